@@ -137,7 +137,7 @@ def with_floor(damaged: Damaged) -> None:
     """Give the table two checkpoints and a floor below them, above its first records."""
     table = damaged.open()
     table.log.checkpoint(table.refresh())
-    with mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 1):
+    with mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 1):
         table.maintain()
 
 

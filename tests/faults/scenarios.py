@@ -23,8 +23,8 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.core.types import StreamBatch
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.frame_schema import merge_columns
 from streamhouse_spark.errors import (
@@ -456,7 +456,7 @@ class Clean(Scenario):
     @contextmanager
     def limits(self) -> Iterator[None]:
         with (
-            mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
+            mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 2),
             mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
             mock.patch.object(record, "RECORD_BYTES_MAX", 2000),
         ):
@@ -931,7 +931,7 @@ class CompactLake(TierFirst):
         assert lake.compact().files_removed
         lake.expire(keep_last=1, keep_ms=0)
         lake.remove_orphans()
-        if (files := lake.capabilities.rearrangeable) is not None:
+        if (files := lake.capabilities.rewritable) is not None:
             files.prune_metadata()
 
     def recover(self, run: Run) -> None:

@@ -52,7 +52,7 @@ CALLS = 2
     ],
     ids=lambda one: one.text,
 )
-def test_statements_that_meet(first: Statement, second: Statement):
+def test_two_statements_at_once_conflict_only_over_shared_rows(first: Statement, second: Statement):
     assert side_by_side(ROWS, first, second) == 1
 
 
@@ -66,7 +66,7 @@ def test_statements_that_meet(first: Statement, second: Statement):
     ],
     ids=lambda one: one.text,
 )
-def test_statements_about_other_rows(first: Statement, second: Statement):
+def test_statements_about_other_rows_do_not_conflict(first: Statement, second: Statement):
     assert side_by_side(ROWS, first, second) == 0
 
 

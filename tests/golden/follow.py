@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
 from golden.make import KEYED, PARTS, as_object
-from streamhouse_spark.core.paths import commit_key, parse_table_name
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key, parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.realtime.planning import begin_real_time, follow_log
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot

@@ -1,8 +1,8 @@
 """Writes small warehouses that hold every kind of file and action of format version 1.
 
 Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
-is read by `unit/golden/test_golden.py` and `unit/golden/test_truncated.py` for ever and never written again. What came
-later has a folder of its own, and so will a format version 2.
+is read by `unit/golden` for ever and never written again. What came later has a folder of its own, and so will a format
+version 2.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.kv_snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
-from streamhouse_spark.log.checkpoint import state_to_json, write_floor
+from streamhouse_spark.log.checkpoint import state_to_json
 from streamhouse_spark.log.compaction import merge, plan_small_merge
 from streamhouse_spark.log.gc.garbage_collection import clean
+from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
@@ -122,7 +123,7 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.move_consumer("gone", {0: 0})
     table.move_consumer("gone", None)
     table.log.checkpoint(table.refresh())
-    write_floor(store, table.uuid, 1, 3)
+    write_low_watermark(store, table.uuid, 1, 3)
     commit(Trim({0: table.state.buckets[0].segments[0].end_offset}))
     columns = table.state.schema.columns
     commit(SetSchema(2, TableSchema((*columns, Column(len(columns) + 1, "later", pa.int64(), comment="added")))))

@@ -464,7 +464,7 @@ class _Committing:
 def small_limits() -> Iterator[None]:
     with (
         one_thing_at_a_time(),
-        mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
+        mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
         compacting_early(),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),

@@ -211,5 +211,5 @@ KINDS = [Branches, BranchesByKey, AdoptedBranches, AdoptedBranchesByKey]
 
 @pytest.mark.parametrize("num_examples", [3, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS, ids=["log", "by key", "adopted", "adopted by key"])
-def test_histories(kind, num_examples, own_cache):
+def test_random_histories_of_branches_agree_with_dictionaries(kind, num_examples, own_cache):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25))

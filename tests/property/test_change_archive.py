@@ -226,7 +226,7 @@ def change_columns(table: Table, how: str, number: int) -> None:
         pytest.param(range(100, 120), "false", 8, marks=pytest.mark.long),
     ],
 )
-def test_any_history(monkeypatch, seeds, lake, pages_to_join):
+def test_archived_changes_are_complete_in_any_history(monkeypatch, seeds, lake, pages_to_join):
     monkeypatch.setattr(maintenance, "PAGES_TO_JOIN", pages_to_join)
     met = Counter[str]()
     for seed in seeds:

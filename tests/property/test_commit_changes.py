@@ -68,7 +68,7 @@ UPKEEP = {
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("num_examples", [25, pytest.param(400, marks=pytest.mark.long)])
-def test_a_table_without_a_key(lake_format, num_examples):
+def test_changes_of_a_log_table_lead_from_version_to_version(lake_format, num_examples):
     @settings(deadline=None, max_examples=num_examples)
     @given(steps=STEPS, tiers_each=st.booleans())
     def any_history(steps, tiers_each):
@@ -91,7 +91,7 @@ def test_a_table_without_a_key(lake_format, num_examples):
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("num_examples", [10, pytest.param(200, marks=pytest.mark.long)])
-def test_a_table_with_a_key(lake_format, num_examples):
+def test_changes_of_a_keyed_table_lead_from_version_to_version(lake_format, num_examples):
     @settings(deadline=None, max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps):

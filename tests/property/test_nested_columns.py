@@ -249,7 +249,7 @@ def check_others(history: History, table: Any, warehouse: str) -> None:
     ],
     ids=["none", "iceberg", "paimon", "iceberg, many", "paimon, many"],
 )
-def test_histories(tmp_path, own_cache, key, lake, seeds):
+def test_random_changes_of_nested_columns_agree_with_a_model(tmp_path, own_cache, key, lake, seeds):
     num_fields = 0
     for seed in range(seeds):
         storage = LocalStorage(str(tmp_path / f"{seed}")) if lake is not NO_LAKE else None

@@ -80,7 +80,7 @@ def check_history(rows, steps) -> Counter[str]:
 
 
 @pytest.mark.parametrize("num_examples", [40, pytest.param(150, marks=pytest.mark.long)])
-def test_histories(num_examples):
+def test_random_statements_and_writes_are_serializable(num_examples):
     @settings(max_examples=num_examples)
     @given(rows=st.dictionaries(KEYS, NUMBERS), steps=STEPS)
     def any_history(rows, steps):

@@ -52,7 +52,7 @@ def partition_of(day: int | None, partitioned_by: str) -> int | None:
 )
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_a_table_without_a_key(partitioned_by, lake, steps):
+def test_replacements_in_log_tables_agree_with_a_model(partitioned_by, lake, steps):
     storage = new_store()
     properties = {"table.datalake.format": lake}
     table = open_warehouse(storage, 1).create_table(
@@ -93,7 +93,7 @@ def test_a_table_without_a_key(partitioned_by, lake, steps):
 @pytest.mark.parametrize("partitioned_by", ["day", "truncate(2, day)"])
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_a_table_with_a_key(partitioned_by, steps):
+def test_replacements_in_keyed_tables_agree_with_a_model(partitioned_by, steps):
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
         close_tablets()
         check_with_a_key(partitioned_by, steps)

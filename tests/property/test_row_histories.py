@@ -215,5 +215,5 @@ def texts(rows: Counter[Row]) -> Counter[Row]:
 
 @pytest.mark.parametrize("num_examples", [5, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [RowHistories, PaimonRowHistories], ids=["iceberg", "paimon"])
-def test_histories(kind, num_examples):
+def test_random_statements_on_log_tables_agree_with_a_bag_of_rows(kind, num_examples):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25, deadline=None))

@@ -39,7 +39,7 @@ def wh(location, settings) -> Warehouse:
     return Warehouse(location, settings)
 
 
-def test_a_life(wh, location, settings):
+def test_a_table_lives_on_s3_from_creation_to_drop(wh, location, settings):
     with pytest.raises(WarehouseNotFoundError, match=r"no streamhouse\.json"):
         wh.tables()
     table = wh.create_table("sales.orders", ALL_TYPES_DDL, partition_by=["c12"], buckets=2)
@@ -142,7 +142,7 @@ def test_how_many_requests_things_cost(wh):
     assert not any(m.startswith("list") for m in asked(table.to_arrow))
 
 
-def test_following(wh, location, settings):
+def test_a_tail_follows_a_table_on_s3(wh, location, settings):
     table = wh.create_table("t", "id BIGINT", buckets=2, properties=PLAIN)
     following = Warehouse(location, settings).table("t").tail("earliest", include_metadata=True, until_ms=0)
     for i in range(5):
@@ -167,7 +167,7 @@ for i in range(8):
 """
 
 
-def test_two_processes_race(wh, location, settings):
+def test_two_racing_processes_on_s3_store_each_row_once(wh, location, settings):
     table = wh.create_table("t", "id BIGINT", buckets=2, properties={**PLAIN, "bucket.key": "id"})
     writers = [
         subprocess.Popen(

@@ -117,7 +117,7 @@ def test_a_fault_at_every_read(proxy, faulty, direct, fault):
 
 
 @pytest.mark.long
-def test_two_writers_through_random_faults(proxy, faulty, direct):
+def test_two_writers_store_each_row_once_through_random_faults(proxy, faulty, direct):
     direct.create_table("t", "id BIGINT", buckets=2, properties={**PLAIN, "bucket.key": "id"})
     second = Warehouse(faulty.url, faulty.settings, world=World(faulty.world.clock, SimIds(9)))
     writers = [faulty.table("t"), second.table("t")]

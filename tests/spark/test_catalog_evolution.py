@@ -25,7 +25,7 @@ class TestEvolution:
         after = rows(spark, filled)
         assert (after[1], after[20], after[2]) == (("one", 11, "x"), ("new", 20, "y"), ("n2", 2, None))
 
-    def test_merge_widens(self, spark: Any, wh: Any, filled: str) -> None:
+    def test_merge_with_schema_evolution_widens_a_column(self, spark: Any, wh: Any, filled: str) -> None:
         spark.sql(evolving(filled, "(1L, 'one', 5000000000L)", "id, name, n"))
         assert rows(spark, filled)[1] == ("one", 5_000_000_000)
         assert str(opened(wh, filled).schema.field("n").type) == "int64"

@@ -84,7 +84,7 @@ def test_a_query_reads_rows_in_real_time_and_goes_on_in_micro_batches(
 
 
 @pytest.mark.usefixtures("real_time")
-def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+def test_real_time_mode_gives_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
     """Of every type, inline, as files, compressed and from before a column was added, by one checkpoint of both."""
     name = "streamhouse.rt.rows"
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.rt")

@@ -166,7 +166,7 @@ def test_first_batch_begins_where_the_query_began(spark, wh, tables, checkpoint)
 
 
 @pytest.mark.spark41
-def test_starting_points(spark, wh, tables, tmp_path):
+def test_streams_start_at_offsets_times_and_snapshots(spark, wh, tables, tmp_path):
     source, _ = tables
     source.append(rows(90))
     trim(spark, wh, source)
@@ -242,7 +242,7 @@ def test_rows_that_another_engine_deleted_are_skipped(spark, wh, tmp_path):
     assert set(range(200, 400)) <= set(found) <= set(range(20, 400))
 
 
-def test_changelog_stream(spark, wh, tables, checkpoint, tmp_path):
+def test_the_changelog_is_read_as_a_stream(spark, wh, tables, checkpoint, tmp_path):
     source, _ = tables
     source.append(rows(30))
     target = wh.create_table("tail.changes", "kind STRING, bucket INT, at BIGINT, id BIGINT")

@@ -36,7 +36,7 @@ def plain(offsets) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one handle", "a handle each"])
-def test_threads(store, shared):
+def test_concurrent_threads_store_each_row_once(store, shared):
     wh = Warehouse("wh", storage=store)
     table = wh.create_table("t", "id BIGINT", buckets=3, properties=PLAIN)
     acknowledged, errors = [], []
@@ -91,7 +91,7 @@ for i in range(appends):
 
 
 @pytest.mark.long
-def test_three_processes(warehouse_path):
+def test_three_processes_store_each_row_once(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT", buckets=2, properties=PLAIN)
     writers = [
         subprocess.Popen(

@@ -26,9 +26,9 @@ from streamhouse_spark.expressions.partition_filter import (
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
-from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.group_commit import CommitResult
-from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import StagedRows, make_append_action

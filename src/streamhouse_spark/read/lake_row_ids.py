@@ -21,7 +21,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sn
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.metadata_columns import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
 from streamhouse_spark.log.state import TableState
@@ -59,7 +59,7 @@ def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
 def _snapshot_mark(lake: LakeTable, snapshot_id: int) -> str | None:
     """Return the mark that distinguishes a snapshot from a replacement with the same id, if the format has marks."""
     replaceable = lake.capabilities.replaceable
-    return None if replaceable is None else replaceable.snapshot_mark(snapshot_id)
+    return None if replaceable is None else replaceable.snapshot_identity(snapshot_id)
 
 
 def locate_row_ids(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> RowLocations:
@@ -121,7 +121,7 @@ def read_lake_file(
             "engine replaced; compare two versions of the table instead"
         )
     for split in splits:
-        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
+        yield from read_numbered(lake.binding.files_at(split.location), split, plan.projection)
 
 
 def require_same_files(state: TableState, read: ReadVersion, files: FileRows) -> None:
@@ -131,7 +131,7 @@ def require_same_files(state: TableState, read: ReadVersion, files: FileRows) ->
     other files than the snapshot that was read.
     """
     lake = state.lake.snapshot_id if state.lake is not None else None
-    if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
+    if not state.has_same_lake_files(read.lake_snapshot_id, lake):
         raise changed_since_read_error(
             state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
         )

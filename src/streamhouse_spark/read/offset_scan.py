@@ -18,7 +18,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.actions import Archive, pages_between
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.commit_reader import iter_deletions, iter_records_backwards
-from streamhouse_spark.log.delete_vectors import Deletion, Deletions, union_deleted_offsets
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions, union_deleted_offsets
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated, without_rows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.scan_tasks import (

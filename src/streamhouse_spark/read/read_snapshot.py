@@ -22,7 +22,7 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sn
 from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import require_no_branch
-from streamhouse_spark.log.delete_vectors import Deletion, Deletions
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
 from streamhouse_spark.log.gc.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
 from streamhouse_spark.log.state import BucketLog, TableState

@@ -33,12 +33,12 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
-from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
+from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_rows_within, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -285,7 +285,9 @@ class ScanTaskReader:
         splits = (
             p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.tasks if isinstance(p, _WITH_LAKE_SPLIT)
         )
-        self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
+        self._lake = PrefetchedFiles(
+            table.storage, table.settings, (s for s in splits if s is not None), first=files_first
+        )
 
     def fetch_first(self) -> None:
         """Read the changes, and start to prefetch inline rows and lake files concurrently."""
@@ -396,7 +398,7 @@ class ScanTaskReader:
         with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
         for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
-            yield log_batch.batch, deleted_places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
+            yield log_batch.batch, deleted_rows_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
         """Return the live rows that match the filter. One step drops deleted and other rows, which saves a copy."""
@@ -421,7 +423,7 @@ class ScanTaskReader:
                 yield from self._read_trimmed(bucket, task.rows.offsets)
             else:
                 lake = self._table.open_lake().with_schema(schema)
-                yield from lake.read_held(snapshot_id, bucket, task.commits.offsets)
+                yield from lake.read_stored_rows(snapshot_id, bucket, task.commits.offsets)
             return
         if isinstance(task.rows, FileRowsScanTask):
             yield from read_lake_file(self._table, schema, task.rows.snapshot_id, task.rows.name)

@@ -21,16 +21,15 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeScan, ScanFile
 from streamhouse_spark.log.data_skipping import prune_buckets, segment_may_match
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_FILE_ROWS,
     FileRows,
-    have_same_files,
     unapplied_deletes,
     unapplied_file_deletes,
     union_deleted_file_rows,
 )
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot
+from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_range, plan_snapshot
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import (
     ReadSnapshot,
@@ -62,6 +61,10 @@ class Pruning:
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
         return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
+
+    def prune(self, state: TableState, split: LogSplit) -> LogSplit:
+        """Return the split without the segments that surely have no matching rows."""
+        return keep_segments(split, lambda segment: self.keeps_segment(state, segment, split.offsets))
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
@@ -251,7 +254,7 @@ def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
         return NO_FILE_ROWS
     deletions = unapplied_file_deletes(state.deletions, tiered.applied_through)
     for deletion in deletions:
-        if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
+        if not state.has_same_lake_files(deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
                 f"may be in other files of snapshot {tiered.snapshot_id}, because another engine rewrote files; tier "
@@ -268,7 +271,7 @@ def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) 
     assert snapshot.lake is not None
     lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
     replaceable = lake.capabilities.replaceable
-    if replaceable is None or replaceable.snapshot_mark(snapshot_id) is None:
+    if replaceable is None or replaceable.snapshot_identity(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)
     if lost := files.keys() - set(map(names.name_of, lake.list_named_files(snapshot_id))):
@@ -293,15 +296,8 @@ def prune_tasks(state: TableState, tasks: Iterable[ScanTask], pruning: Pruning) 
     for task in tasks:
         if not isinstance(task, LogScanTask):
             yield task
-        elif (split := _prune_split(state, task.split, pruning)).segments:
+        elif (split := pruning.prune(state, task.split)).segments:
             yield LogScanTask(split)
-
-
-def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
-    segments = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
-    if len(segments) == len(split.segments):
-        return split
-    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 # -- primary-key tables -----------------------------------------------------------------------------------------------

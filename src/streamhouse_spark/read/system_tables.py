@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import PUBLICATIONS, ROLLBACKS, OffsetRange
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import InvalidNameError, quote
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.catalog.branches import BRANCH_TAG, find_branches
 from streamhouse_spark.log.commit_reader import iter_records_backwards
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState

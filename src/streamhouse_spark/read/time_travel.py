@@ -102,7 +102,7 @@ class PreviousTable(TableHandle):
     def refresh(self) -> TableState:
         return self._last
 
-    def look(self, at_most: int) -> TableState:  # noqa: ARG002 - a replaced table has no new commits
+    def refresh_at_most(self, num_records: int) -> TableState:  # noqa: ARG002 - a replaced table has no new commits
         return self._last
 
 

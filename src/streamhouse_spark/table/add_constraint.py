@@ -87,7 +87,7 @@ class ConstraintValidation:
         counters = [ViolationCounter(check) for check in checks]
         for batch in read_batches(self._table, plan):
             for counter in counters:
-                counter.look(batch)
+                counter.add(batch)
         for counter in counters:
             counter.require_none(f"of {self._table.name}", "correct these rows first")
 

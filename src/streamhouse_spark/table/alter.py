@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse_spark.config.alter_table import Alteration, AlteredTable, alter_table_definition
 from streamhouse_spark.config.table_properties import VIEW, check_partition_columns, check_variants, parse_properties
 from streamhouse_spark.core.option_parsing import parse_names
-from streamhouse_spark.core.types import IDENTITY_NUMBERS, is_text_list
+from streamhouse_spark.core.types import CONSUMER_EPOCHS, IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.expressions.check_constraints import Check, has_constraints, parse_checks
 from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
@@ -101,7 +101,7 @@ def _validate_keyed(
 ) -> None:
     """Raise for properties that a primary-key table does not support."""
     if state.primary_key:
-        from streamhouse_spark.kv.table_config import parse_keyed_properties
+        from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
         parse_keyed_properties(texts, schema, partition_by)
 
@@ -176,10 +176,11 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
         raise InvalidOptionError(
             f"application ids of {table.name} are {app_ids!r}, expected strings; pass a list of strings"
         )
-    if any(app_id.startswith(IDENTITY_NUMBERS) for app_id in app_ids):
+    if any(app_id.startswith((IDENTITY_NUMBERS, CONSUMER_EPOCHS)) for app_id in app_ids):
         raise InvalidOptionError(
-            f"cannot forget transactions of {table.name}: application ids with the prefix {IDENTITY_NUMBERS} count "
-            "the allocated identity values; leave them out, because values would be allocated twice"
+            f"cannot forget transactions of {table.name}: application ids with the prefix {IDENTITY_NUMBERS} count the "
+            f"allocated identity values, and those with {CONSUMER_EPOCHS} fence consumers; leave them out, or values "
+            "would be allocated twice"
         )
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:

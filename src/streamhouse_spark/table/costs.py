@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
+from streamhouse_spark.core.warehouse_layout import is_placed, names_prefix, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.record import Record, read_record

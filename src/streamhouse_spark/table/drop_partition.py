@@ -98,10 +98,10 @@ def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: Partiti
 
 def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
     """Record the drop in the log. Returns False after a conflict, which does not fail the drop."""
-    from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+    from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 
     try:
-        return record_newest(table.log, lake)
+        return record_latest_snapshot(table.log, lake)
     except CommitConflictError:
         return False
 
@@ -134,7 +134,7 @@ def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionRe
 
 
 def _require_deletable(table: TableHandle, state: TableState) -> None:
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
+    from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
     behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
     if behavior != "allow":

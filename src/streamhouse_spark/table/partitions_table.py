@@ -20,7 +20,7 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.types import LakeScan, LakeSplit, ScanFile
-from streamhouse_spark.log.delete_vectors import FileRows
+from streamhouse_spark.log.deletion_vectors import FileRows
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot, read_split
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot

@@ -19,8 +19,8 @@ from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
-from streamhouse_spark.log.delete_vectors import DeleteRows
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.deletion_vectors import DeleteRows
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.record import Record, records_from
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
@@ -178,7 +178,7 @@ def _set_paused(view: TableHandle, *, paused: bool) -> bool:
         return (act.SetProperties({VIEW: replace(definition, paused=paused).to_text()}),)
 
     committed = view.log.commit(plan)
-    return committed.state is not committed.before
+    return committed.wrote
 
 
 def source_version(name: str, state: TableState) -> SourceVersion:
@@ -263,7 +263,7 @@ def _read_records(source: TableHandle, after: int, newest: int) -> Sequence[Reco
             records.append(record)
     except CorruptDataError:  # also if a manifest was cleaned between two reads
         return None
-    if len(records) < newest - after or (records and source.log.refresh_floor() > after + 1):
+    if len(records) < newest - after or (records and source.log.refresh_low_watermark() > after + 1):
         return None
     return records
 

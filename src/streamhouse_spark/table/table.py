@@ -21,8 +21,10 @@ from streamhouse_spark.table_handle import TableHandle
 if TYPE_CHECKING:
     from streamhouse_spark.lookup.batch_lookup import BatchLookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
+    from streamhouse_spark.read.follow import Follower
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.aio import AsyncTable
     from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.table.drop_partition import DropPartitionReport
     from streamhouse_spark.table.lake import LakeView
@@ -604,27 +606,93 @@ class Table(TableHandle, Scannable):
         poll_ms: float | None = None,
         stop: threading.Event | None = None,
         until_ms: int | None = None,
+        filter: Any = None,
     ) -> Tail:
         """Follow the log: yield batches as they are committed, each bucket in offset order, until ``stop`` is set.
 
         ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
         → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position follows the last
-        batch and can be stored as JSON (`LogPosition`). ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
+        batch and can be stored as JSON (`LogPosition`); `follow` stores it for you. ``filter`` is as for `scan`: only
+        the columns and segments that may be needed are read. ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
         ``_commit_timestamp`` before the table's columns. ``poll_ms`` is the poll interval; by default a few
         milliseconds while rows arrive, backing off to 2 s on an object store. With ``until_ms`` the tail ends if no row
         arrived for that long.
 
-        A primary-key table yields its changes, with ``_change_type`` before all columns. Columns added after the call
-        are not in the batches. Raises `OffsetsTrimmedError` if the log is trimmed faster than it is read, and
-        `DifferentHistoryError` if the table was restored from an older copy since the position was taken.
+        A primary-key table yields its changes, with ``_change_type`` before all columns; ``filter`` applies to each
+        change on its own. Columns added after the call are not in the batches. Raises `OffsetsTrimmedError` if the log
+        is trimmed faster than it is read, and `DifferentHistoryError` if the table was restored from an older copy
+        since the position was taken.
 
         >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
         2
+        >>> [batch.to_pylist() for batch in orders.tail("earliest", columns=["id"], filter="amount > 5", until_ms=0)]
+        [[{'id': 1}]]
         """
-        from streamhouse_spark.read.tail import follow
+        from streamhouse_spark.read.tail import open_tail
 
         waiting: Any = {"poll_ms": poll_ms, "stop": stop, "until_ms": until_ms}
-        return follow(self, start, columns=columns, include_metadata=include_metadata, **waiting)
+        return open_tail(self, start, columns=columns, filter=filter, include_metadata=include_metadata, **waiting)
+
+    def follow(
+        self,
+        name: str,
+        *,
+        start: Any = "earliest",
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        include_metadata: bool = False,
+        skip_change_commits: bool = False,
+        sink: TableHandle | None = None,
+        poll_ms: float | None = None,
+        stop: threading.Event | None = None,
+        until_ms: int | None = None,
+        available_now: bool = False,
+    ) -> Follower:
+        """Process all new rows under a consumer's name, which continues after a restart: each row at least once.
+
+        The position is committed when the next batch is requested, or the loop ends: after the loop body, never before.
+        A ``break``, or an exception in the body, leaves the last batch uncommitted, and it is read again, unless you
+        call ``commit()`` first. A batch has all rows that were committed since the last one, up to a few megabytes.
+
+        ``start`` is as for `tail`. Words and times apply to a new name. A position or mapping replaces the stored
+        position: store ``position`` in the transaction of your database that stores the results, start there, and each
+        row is processed exactly once. If the results go to a table, pass it as ``sink`` and write each batch with
+        ``transaction``.
+
+        One follower has a name at a time: a newer one fences it. ``columns``, ``filter``, ``include_metadata``,
+        ``poll_ms``, ``stop``, ``until_ms`` and the rows are as for `tail`. With ``available_now`` the loop ends after
+        the rows that were committed when it began. ``close()`` ends it from another thread. ``skip_change_commits``
+        ignores that rows of a log table were deleted after they were read.
+
+        Raises `ConsumerFencedError`, `OffsetsTrimmedError` if rows after the position were trimmed or the table was
+        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and as `append`. The errors
+        name the way out. Rows after the last commit are read again.
+
+        >>> for batch in orders.follow("billing", columns=["id"], available_now=True):
+        ...     print(batch.num_rows)
+        2
+        >>> orders.consumer_position("billing").offsets
+        {0: 2}
+        """
+        from streamhouse_spark.read.follow import FollowOptions, open_follower
+
+        options = FollowOptions(
+            columns, filter, include_metadata, skip_change_commits, sink, poll_ms, stop, until_ms, available_now
+        )
+        return open_follower(self, name, start, options)
+
+    @cached_property
+    def aio(self) -> AsyncTable:
+        """The methods for asyncio: ``await orders.aio.append(rows)``, ``async for batch in orders.aio.follow(name)``.
+
+        See `streamhouse_spark.table.aio.AsyncTable`.
+
+        >>> asyncio.run(people.aio.lookup_one(1))
+        {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
+        """
+        from streamhouse_spark.table.aio import AsyncTable
+
+        return AsyncTable(self, self.log_writer)
 
     @property
     def lake(self) -> LakeView:

@@ -20,8 +20,8 @@ from streamhouse_spark.config.table_properties import NOTHING_ADOPTED, PRIMARY_K
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
-from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.core.types import TablePath, is_text_list
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -38,9 +38,8 @@ from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
 from streamhouse_spark.log.catalog.names import NamePointer
 from streamhouse_spark.log.catalog.renaming import free_name
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.state import TableState
@@ -170,8 +169,8 @@ class _Adopter:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        _, floor = find_newest_floor(self.storage, owner)
-        if floor is not None and floor.floor >= DROPPED_FLOOR:
+        _, watermark = find_latest_watermark(self.storage, owner)
+        if watermark is not None and watermark.number >= DROPPED_WATERMARK:
             return None
         raise LakeMismatchError(
             f"the {self.kind} at {candidate.location} belongs to table {owner}, which is not in this warehouse; drop "

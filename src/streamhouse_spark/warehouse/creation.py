@@ -19,9 +19,9 @@ from streamhouse_spark.config.table_properties import (
 )
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.option_parsing import join_names, parse_names
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath, is_text_list, is_unicode
+from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, quote
 from streamhouse_spark.expressions.check_constraints import has_constraints
 from streamhouse_spark.expressions.generated_columns import has_generated_columns
@@ -204,7 +204,7 @@ def _require_key_not_null(
     chooses: bool,
 ) -> TableSchema:
     """Return the schema with a NOT NULL key. Store key and bucket key in ``texts``, in the spelling of the columns."""
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
+    from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
     property_names = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
     names = tuple(schema.column(name).name for name in primary_key) or property_names

@@ -12,8 +12,8 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import TABLES_PREFIX, is_placed
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import TABLES_PREFIX, is_placed
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.bootstrap import LogPrefetcher, PrefetchedLog, prefetch_logs
 from streamhouse_spark.log.catalog import names

@@ -20,8 +20,8 @@ from streamhouse_spark.config import spark_options as options
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import require_branch

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.argument_validation import validate_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     RELOCATION_KEY,
     TABLES_PREFIX,
     WAREHOUSE_KEY,

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_database
+from streamhouse_spark.core.warehouse_layout import parse_database
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, prefetch_names

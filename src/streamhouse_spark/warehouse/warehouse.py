@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.errors import (
     CorruptDataError,
     StreamhouseError,

@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from streamhouse_spark.core.concurrency import new_lock, try_lock
-from streamhouse_spark.core.paths import commits_prefix
 from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.core.warehouse_layout import commits_prefix
 from streamhouse_spark.log.compaction import (
     has_much_inline,
     is_inline_merge_due,

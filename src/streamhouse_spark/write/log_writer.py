@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
 from streamhouse_spark.log.state import TableState

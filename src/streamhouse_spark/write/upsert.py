@@ -33,7 +33,7 @@ from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
 from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
-from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action

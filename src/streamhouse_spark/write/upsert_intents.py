@@ -22,7 +22,7 @@ from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactor
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch
 from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges, StaleStateError, bucket_position
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults

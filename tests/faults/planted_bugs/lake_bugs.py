@@ -177,7 +177,7 @@ def a_tag_that_is_made_while_snapshots_expire() -> None:
     for _ in range(3):
         run.append()
         sc.tier(table)
-    lake, choose = table.open_lake().place.find(), iceberg_expiry.find_expirable
+    lake, choose = table.open_lake().binding.find(), iceberg_expiry.find_expirable
 
     def then_tag(*args: Any, **kwargs: Any) -> Any:
         doomed = choose(*args, **kwargs)
@@ -401,7 +401,7 @@ LAKE_BUGS = (
         Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log))),
     ).found_by(
         a_round_whose_lake_is_no_longer_the_tables,
-        "CorruptDataError: ...is missing, and the log recorded",
+        "CorruptDataError: ...which the log recorded, needs it",
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
@@ -448,7 +448,7 @@ LAKE_BUGS = (
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),
-        "LAKE_ROLLED_BACK: ... the lake holds bucket 0 up to offset 0, it held it up to 9 before",
+        "LAKE_ROLLED_BACK: ... the lake has bucket 0 up to offset 0, expected 9",
     ),
     PlantedBug(
         "Paimon expiry deletes the newest snapshots first",

@@ -70,7 +70,7 @@ from streamhouse_spark.log import compaction, staging
 from streamhouse_spark.log.actions import Append, Drop, Trim
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
@@ -304,7 +304,7 @@ def a_drop() -> None:
 
 
 def a_drop_that_an_earlier_version_recorded() -> None:
-    right = record_snapshot.make_partition_drops
+    right = record_snapshot.find_partition_drops
 
     def named(*given: Any) -> Any:
         return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
@@ -312,7 +312,7 @@ def a_drop_that_an_earlier_version_recorded() -> None:
     table = table_by_region()
     table.append([row(6)])
     before = table.refresh().version
-    with mock.patch.object(record_snapshot, "make_partition_drops", named):
+    with mock.patch.object(record_snapshot, "find_partition_drops", named):
         table.drop_partition(EU)
     with pytest.raises(InvalidOptionError):
         changes(table, before + 1, table.refresh().version)
@@ -687,6 +687,7 @@ WRITE_BUGS = (
         "a retried task starts where its batch started",
         Patch(RealTimeStreamWriter, "_report_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
-        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
+        a_task_fails_after_its_first_commit,
+        "CommitConflictError: ...version 3 of...follows version -1, but version 2 is stored",
     ),
 )

@@ -43,7 +43,7 @@ REFUSALS = {
     CONFLICT: r"COMMIT_CONFLICT",
     GONE: r"OFFSETS_TRIMMED|SNAPSHOT_EXPIRED",
     COLUMNS_CHANGED: r"rolled back to commit \d+: its columns changed since|columns of .* changed after commit",
-    CHECK: r"are in breach of constraint|NEW_CHECK_CONSTRAINT_VIOLATION",
+    CHECK: r"violate constraint|NEW_CHECK_CONSTRAINT_VIOLATION",
     PARTITIONED: r"its partitioning was changed since|the partitioning of .* was changed after commit",
     NO_BRANCH: r"cannot have branches: it has an identity column",
     NO_CLONE: r"it has a Paimon lake, whose files two tables cannot share",

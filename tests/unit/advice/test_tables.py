@@ -169,7 +169,7 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     table = place.partitioned()
     with mock.patch.object(
-        record_snapshot, "make_partition_drops", return_value=[]
+        record_snapshot, "find_partition_drops", return_value=[]
     ):  # as an older version of the package dropped it
         table.drop_partition({"p": "a"})
     yield lambda: place.warehouse().table("p").retier()

@@ -131,7 +131,7 @@ class TestAsOf:
         assert take_snapshot_as_of(state, clock.now_ms()).lake.snapshot_id == 2
 
 
-def test_offsets_at_moments(table, clock):
+def test_offsets_at_times_are_those_of_commits(table, clock):
     moments = fill(table, clock)
     for merged in (False, True):
         if merged:

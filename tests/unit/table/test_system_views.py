@@ -85,7 +85,7 @@ class TestChangelog:
         with pytest.raises(OffsetsTrimmedError, match=r"bucket 0 .*tail\(start='earliest'\)"):
             wh.view("sales.orders$changelog").to_arrow()
 
-    def test_columns_and_filters(self, wh, table):
+    def test_a_changelog_view_takes_columns_and_filters(self, wh, table):
         table.append([{"id": i, "name": str(i)} for i in range(10)])
         view = wh.view("sales.orders$changelog")
         found = view.to_arrow(columns=["NAME", "_log_offset"], filter=[("id", ">=", 8)])
@@ -100,14 +100,14 @@ class TestChangelog:
         assert rows.schema.names[-1] == "name"
 
 
-def test_the_table_itself(wh, table):
+def test_a_view_without_a_suffix_is_the_table(wh, table):
     table.append([{"id": 1}])
     view = wh.view("sales.orders")
     assert view.schema == table.schema
     assert view.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}]
 
 
-def test_a_view_of_a_dropped_table(wh, table, other_process):
+def test_a_view_of_a_dropped_table_fails(wh, table, other_process):
     views = [wh.view(f"sales.orders{suffix}") for suffix in ("", "$changelog", "$buckets", "$commits")]
     other_process().drop_table("sales.orders")
     for view in views:

@@ -38,7 +38,7 @@ def test_the_samples_hold_every_kind_of_value():
         assert 0 < rows[name].null_count < rows.num_rows
 
 
-def test_inline_and_object_and_merged(table, codec, other_process):
+def test_every_type_comes_back_inline_from_objects_and_merged(table, codec, other_process):
     parts = [
         sample(INLINE_ROWS, 1),
         sample(INLINE_ROWS, 2, first_id=INLINE_ROWS),
@@ -77,7 +77,7 @@ def read_and_compare(table, expected: pa.Table) -> None:
     assert table.to_arrow(columns=some).equals(expected.select(some))
 
 
-def test_ranges_of_offsets(table):
+def test_rows_between_any_offsets_come_back(table):
     expected = pa.concat_tables([sample(INLINE_ROWS, 1), sample(OBJECT_ROWS, 2)])
     table.append(expected.slice(0, INLINE_ROWS))
     table.append(expected.slice(INLINE_ROWS))
@@ -95,7 +95,7 @@ def test_ranges_of_offsets(table):
 
 
 @pytest.mark.parametrize("kind", SCALAR_TYPES)
-def test_partitioned_by_any_scalar_type(memory, world, kind):
+def test_a_table_is_partitioned_by_any_scalar_type(memory, world, kind):
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
     wh = Warehouse("wh", storage=memory, world=world)
@@ -119,7 +119,7 @@ def test_partitioned_by_any_scalar_type(memory, world, kind):
 
 
 @pytest.mark.parametrize("kind", [k for k in SCALAR_TYPES if k not in ("boolean", "float", "double")])
-def test_bucketed_by_any_type_that_iceberg_buckets(memory, world, kind):
+def test_a_table_is_bucketed_by_any_type_that_iceberg_buckets(memory, world, kind):
     from streamhouse_spark.log.bucketing import iceberg_buckets
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -148,7 +148,7 @@ def test_what_iceberg_cannot_bucket_is_no_key(wh, kind):
         wh.create_table("t", ALL_TYPES_DDL, buckets=3, properties={"bucket.key": key_of(kind)})
 
 
-def test_extremes(wh):
+def test_the_extremes_of_each_type_come_back(wh):
     """The ends of each type, which Python's own dates cannot hold."""
     table = wh.create_table(
         "t",

@@ -137,7 +137,7 @@ def test_a_source_whose_lake_is_built_anew_while_it_is_read_is_read_again(house)
     assert [row[-2:] for row in rows_of(view)] == [(1, 1)]
 
 
-def test_a_source_of_an_unused_clause(house):
+def test_a_source_of_an_unused_clause_changes_nothing(house):
     """Its changes change nothing, and each refresh learns its version."""
     keyed(house).upsert([{"id": 1, "cust": 1}])
     unused = keyed(house, "db.unused")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
-from streamhouse_spark.core.paths import checkpoint_key, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.log.history import find_newest_within, state_at
 from streamhouse_spark.log.transactions import Lineage, SourceVersion

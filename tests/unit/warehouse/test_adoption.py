@@ -484,10 +484,10 @@ def test_a_lake_table_that_changes_concurrently_is_not_adopted(wh, lake, monkeyp
             Schema(NestedField(1, "id", LongType(), required=True), identifier_field_ids=[1]),
             PartitionSpec(),
             {},
-            "identifier fields id, and no primary_key is given",
+            "identifier fields id, but no primary_key is given",
         ),
-        (Schema(NestedField(1, "at", TimeType())), PartitionSpec(), {}, "'at' of the lake table has the type time"),
-        (Schema(NestedField(1, "u", UUIDType())), PartitionSpec(), {}, "'u' of the lake table has the type uuid"),
+        (Schema(NestedField(1, "at", TimeType())), PartitionSpec(), {}, "'at' of the lake table has type time"),
+        (Schema(NestedField(1, "u", UUIDType())), PartitionSpec(), {}, "'u' of the lake table has type uuid"),
         (
             Schema(
                 NestedField(1, "a", StructType(NestedField(2, "b", ListType(3, LongType(), element_required=True))))

@@ -219,7 +219,7 @@ def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
 
 
 @KINDS
-def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
+def test_a_clone_has_the_comments_defaults_and_constraints_of_its_version(wh, keyed):
     table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, 1, 2)
     tier(table)
@@ -287,11 +287,11 @@ def test_other_engines_read_a_clone_and_are_told_to_delete_nothing(wh, keyed):
     clone = wh.clone_table("d.t", "d.c")
     add(clone, 10)
     tier(clone)
-    found = clone.open_lake().place.require()
+    found = clone.open_lake().binding.require()
     assert found.properties["gc.enabled"] == "false"
     assert sorted(found.scan().to_arrow()["id"].to_pylist()) == [*range(5), 10]
     assert len(found.metadata.snapshots) == 2
-    assert found.metadata.table_uuid != table.open_lake().place.require().metadata.table_uuid
+    assert found.metadata.table_uuid != table.open_lake().binding.require().metadata.table_uuid
 
 
 @pytest.mark.usefixtures("store")
@@ -318,7 +318,7 @@ def test_a_warehouse_with_a_clone_is_moved_whole_and_becomes_no_copy(tmp_path, k
     tier(clone)
     assert ids(clone.lake.to_arrow()) == [*expected, 10]
     assert ids(moved.table("d.t").lake.to_arrow()) == expected
-    assert sorted(clone.open_lake().place.require().scan().to_arrow()["id"].to_pylist()) == [*expected, 10]
+    assert sorted(clone.open_lake().binding.require().scan().to_arrow()["id"].to_pylist()) == [*expected, 10]
 
 
 @pytest.mark.usefixtures("store")

@@ -64,7 +64,7 @@ def test_what_is_sound_is_read(compression, as_file):
     ids=["beyond the buffer", "negative", "no UTF-8", "no such word", "too many digits"],
 )
 @pytest.mark.parametrize("as_file", [False, True])
-def test_values_outside_of_their_buffers(rows, as_file):
+def test_values_outside_their_buffers_are_rejected(rows, as_file):
     with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(written(rows, as_file=as_file))
 
@@ -76,7 +76,7 @@ def test_lists_longer_than_their_values():
         read(body[:at] + struct.pack("<ii", 0, 1_000_000) + body[at + 8 :])
 
 
-def test_few_bytes_with_many_rows():
+def test_few_bytes_that_claim_many_rows_are_rejected():
     body = written(pa.table({"s": pa.nulls(10**9)}))
     assert len(body) < 1_000
     with pytest.raises(SchemaMismatchError, match="more than 1,000 rows"):
@@ -136,7 +136,7 @@ def test_an_end_that_is_missing(length):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_another_message_in_the_place_of_the_schema(number):
+def test_a_stream_without_a_schema_is_rejected(number):
     body = written(GOOD.select(["id", "d"]))
     source = pa.BufferReader(body)
     reader = pa.ipc.MessageReader.open_stream(source)
@@ -151,7 +151,7 @@ def test_a_stream_that_goes_on_with_a_negative_length():
         read(b"\xfe" + written(GOOD)[1:])
 
 
-def test_a_head_that_leads_nowhere():
+def test_a_message_head_that_leads_nowhere_is_rejected():
     body = written(GOOD.select(["id"]))
     source = pa.BufferReader(body)
     reader = pa.ipc.MessageReader.open_stream(source)

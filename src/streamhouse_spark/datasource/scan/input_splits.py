@@ -182,7 +182,7 @@ def _native_path(
     can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
     if reached is None or not (file.has_rows_as_stored or can_drop):
         return None
-    if not sources.lake.same_by_name.issuperset(columns):
+    if not sources.lake.readable_by_name.issuperset(columns):
         return None
     if any(reached.uri_of(location) is None for location, _ in file.own_deletes):
         return None

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
-from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import parse_table_name, table_prefix
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.read.read_target import ReadTarget
@@ -44,7 +44,7 @@ from streamhouse_spark.datasource.worker import ErrorBoundary
 from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.consumers import move_consumer
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState

@@ -19,9 +19,9 @@ from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.reader import LiveRows, group_by_bucket, read_live_rows
 from streamhouse_spark.log.commit_reader import Commit, iter_deletions
-from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows, without_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows, without_rows
 from streamhouse_spark.log.history import require_kept
-from streamhouse_spark.log.segments.scan import LogSplit, plan_whole_range
+from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_whole_range
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import (
     LakeOnlyRows,
@@ -198,11 +198,10 @@ def plan_lake_tasks(
 
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
-    """Skip segments without rows of the commits, and segments without matching rows."""
-    segments = tuple(
-        s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+    """Skip segments without rows of the commits, and segments that surely do not match the filter."""
+    return keep_segments(
+        split, lambda s: commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
-    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +263,7 @@ def truncation_scan_tasks(
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
-    return read_live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+    return read_live_rows(lake.binding.files_at, plan.splits, lake.binding.spec.writers)
 
 
 def plan_version_tasks(

@@ -22,7 +22,7 @@ from streamhouse_spark.lake.tiering.record_snapshot import find_lost_rows
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.actions import Action, Append, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import Commit, find_partition_drop
-from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, PartitionDropRows, without_rows
+from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, PartitionDropRows, without_rows
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.record import CommitAttempt
 from streamhouse_spark.log.segment import Segment

@@ -18,7 +18,7 @@ from streamhouse_spark.log.commit_reader import (
     has_dropped_rows,
     iter_deletions,
 )
-from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import TableState

@@ -16,7 +16,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.filters import Filter, Projection
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.compaction import RunGroups
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.lake.types import Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
 from streamhouse_spark.log.actions import Action, MarkOrphans
 from streamhouse_spark.log.state import TableState
@@ -87,7 +87,7 @@ def maintain_lake(
             expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
-        files = lake.capabilities.rearrangeable
+        files = lake.capabilities.rewritable
         pruned = [] if files is None else step("metadata", lambda: files.prune_metadata(dry_run=dry_run), none)
     return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
 
@@ -147,19 +147,19 @@ def optimize(
 
     state = table.refresh()
     order = parse_sort_order(order_by, state.schema)
-    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.place.spec.target_file_bytes))
+    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes))
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
     files = {split.location for split in splits}  # not files of later rounds, or it might never end
-    rearrangeable = lake.capabilities.rearrangeable
-    if rearrangeable is None or state.primary_key:
+    rewritable = lake.capabilities.rewritable
+    if rewritable is None or state.primary_key:
         kind = "a primary key" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(
             f"cannot optimize table {table.name}: it has {kind}; optimize supports log tables with an Iceberg lake"
         )
-    total = last = rearrangeable.cluster(how, files=files, dry_run=dry_run, run=run)
+    total = last = rewritable.cluster(how, files=files, dry_run=dry_run, run=run)
     while last.snapshot is not None:
-        last = rearrangeable.cluster(how, files=files, run=run)
+        last = rewritable.cluster(how, files=files, run=run)
         total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
@@ -187,14 +187,14 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """Combine small manifests; see `LakeView.rewrite_manifests`."""
-    rearrangeable = lake.capabilities.rearrangeable
-    if rearrangeable is None:
+    """Combine small manifests; see `RewritableFiles.rewrite_manifests`."""
+    rewritable = lake.capabilities.rewritable
+    if rewritable is None:
         raise InvalidOptionError(
             f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake, "
             "expected Iceberg"
         )
-    return rearrangeable.rewrite_manifests(dry_run=dry_run)
+    return rewritable.rewrite_manifests(dry_run=dry_run)
 
 
 def list_tagged_snapshots(table: TableHandle) -> frozenset[int]:
@@ -214,7 +214,7 @@ def make_expiry_claim(table: TableHandle) -> Claim:
     def claim(doomed: Collection[int], present: Collection[int]) -> None:
         recorded = table.state.recorded_lake
         if recorded is not None and recorded.snapshot_id in doomed:  # for example after a compaction of the lake
-            record_newest(table.log, table.open_lake())
+            record_latest_snapshot(table.log, table.open_lake())
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             if state.lake is not None and state.lake.snapshot_id in doomed and state.deletions:

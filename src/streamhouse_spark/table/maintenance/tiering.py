@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import parse_table_name, rebuilt_lake_location
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, count_of
 from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.log.actions import Action, ResetLake
 from streamhouse_spark.log.catalog.branches import require_no_branch
-from streamhouse_spark.log.delete_vectors import DeleteRows, count_rows, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 

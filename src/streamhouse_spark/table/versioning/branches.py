@@ -27,8 +27,8 @@ from typing import Literal
 from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.core.types import PUBLICATIONS, TablePath
+from streamhouse_spark.core.warehouse_layout import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -56,13 +56,13 @@ from streamhouse_spark.log.catalog.branches import (
     require_branch,
     require_no_branch,
 )
-from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor, write_tagged
+from streamhouse_spark.log.checkpoint import write_checkpoint, write_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import of_snapshot
 from streamhouse_spark.log.log_copy import copy_version, without_log_location
+from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import Record
-from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.log.state import TableState, deletions_in_latest_lake, fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 from streamhouse_spark.table.versioning.tags import fork_version, keep_version
@@ -83,7 +83,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
         time_ms=now_ms,
         properties=without_log_location(properties),
         lake_history=() if base.lake is None else (base.lake,),
-        deletions=of_snapshot(base.deletions, base.lake),
+        deletions=deletions_in_latest_lake(base),
         former_uuids=(*base.former_uuids, base.table_uuid),
         manifests={number: manifest for number, manifest in base.manifests.items() if number in inline},
         condemned={},
@@ -130,12 +130,12 @@ def begin_history(source: TableHandle, state: TableState, path: TablePath) -> Co
     log.refresh()
     merge_inline(TableHandle(storage, source.settings, path, log, world))
     log.commit(lambda current, _: (Rename(current.name),))
-    if not write_floor(storage, state.table_uuid, 1, state.version):
+    if not write_low_watermark(storage, state.table_uuid, 1, state.version):
         raise CommitConflictError(
             f"the copy of {source.name} to {state.name} took longer than the grace period, so cleaning deleted it; the "
             "new name is still free, run it again"
         )
-    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
+    write_checkpoint(storage, log.state, watermark_index=1, low_watermark=state.version)
     copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
     delete_all(storage, [*copies, *manifest_keys(state)])
     return log

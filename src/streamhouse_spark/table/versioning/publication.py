@@ -26,9 +26,9 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
+from streamhouse_spark.core.warehouse_layout import parse_branch
 from streamhouse_spark.dml.delete import (
     commit_with_conflict_check,
     has_dropped_partitions,
@@ -39,19 +39,13 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Ta
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import (
-    FileRows,
-    count_rows,
-    have_same_files,
-    union_deleted_file_rows,
-    without_rows,
-)
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows, without_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
@@ -376,7 +370,7 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
     if (why := describe_divergence(state, changes.base)) is not None:
         raise changes.conflict_error(f"{why}, and the branch did not only append rows,")
     base_snapshot, snapshot = (s.lake.snapshot_id if s.lake is not None else None for s in (changes.base, state))
-    if changes.files and not have_same_files(state.lake_history, base_snapshot, snapshot):
+    if changes.files and not state.has_same_lake_files(base_snapshot, snapshot):
         raise changes.conflict_error("lake files with rows that it deleted may have been rewritten")
 
 

@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.expressions.filters import Projection
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import (
@@ -44,9 +44,8 @@ from streamhouse_spark.log.commit_reader import (
     iter_deletions,
     iter_records_backwards,
 )
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_DELETIONS,
-    NO_DROPPED_ROWS,
     DeleteRows,
     PartitionDropRows,
     count_rows,
@@ -56,7 +55,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
-from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.state import NO_DROPPED_ROWS, TableState
 from streamhouse_spark.read.change_feed.commit_diff import find_dropped_rows
 from streamhouse_spark.read.lake_row_ids import lake_has_offsets, read_lake_file
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
@@ -308,7 +307,7 @@ def _require_files(
         later, replaceable = action.snapshot_id, lake.capabilities.replaceable
         if before is None or later is None or replaceable is None:
             return False
-        return replaceable.adds_only_own_rows(before, later)
+        return replaceable.adds_no_foreign_rows(before, later)
 
     if number := next((number for number, action in file_deletions if not existed(action)), None):
         raise _unsupported_error(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import tag_key
+from streamhouse_spark.core.warehouse_layout import tag_key
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, quote
 from streamhouse_spark.log.actions import Action, DropTag, Tag
 from streamhouse_spark.log.catalog.branches import BRANCH_TAG, find_branch, require_no_branch

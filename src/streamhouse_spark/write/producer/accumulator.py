@@ -9,7 +9,6 @@ takes ten times as long. A row with other values is converted in `Writer.send`, 
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 from collections import deque
@@ -23,7 +22,7 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_condition, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterFullError, WriterStoppedError, quote
+from streamhouse_spark.errors import InvalidOptionError, WriterFullError, WriterStoppedError, copy_error, quote
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.conversion import NOT_PLAIN, SizeOf, size_of_values
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -372,12 +371,3 @@ class RecordAccumulator:
 def _can_share_batch(first: Send, send: Send) -> bool:
     is_alike = first.is_deletion == send.is_deletion
     return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
-
-
-def copy_error(failure: Exception) -> Exception:
-    """Return a copy of an error, because several threads raise it."""
-    if not isinstance(failure, StreamhouseError):
-        return failure
-    copied = copy.copy(failure)
-    copied.__cause__ = failure
-    return copied

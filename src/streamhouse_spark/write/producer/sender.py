@@ -30,15 +30,17 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
     TransactionConflictError,
+    copy_error,
 )
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows, copy_error
+from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows
 
 if TYPE_CHECKING:
     from streamhouse_spark.write.producer.upsert_target import UpsertTarget
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
 
 EPOCH_SUFFIX: Final = "/epoch"
 """Suffix of the application id under which the epoch of a producer is stored."""
-CLAIMS_MAX: Final = 100
 Write = Callable[..., BucketOffsets]
 """Writes the rows of a batch, given the rows, the transaction and ``require``."""
 
@@ -65,7 +66,7 @@ class Producer:
 
     def require_newest(self, state: TableState) -> None:
         """Raise `ProducerFencedError` if a newer writer took over the id."""
-        if find_stored_version(state.transactions, state.past_transactions, _epoch_id(self.producer_id)) != self.epoch:
+        if stored_epoch(state, _epoch_id(self.producer_id)) != self.epoch:
             raise ProducerFencedError(
                 f"producer {self.producer_id!r} of {state.name}: a newer writer has this id. The rows of this batch "
                 "are stored only if the last_sequence of the newer writer includes them; end this writer, and give "
@@ -74,9 +75,7 @@ class Producer:
 
 
 def take_over(table: TableHandle, producer_id: str) -> Producer:
-    """Fence the earlier writers of a producer id and return the new epoch. **Commit point:** the record with the epoch.
-
-    Afterwards no row of an earlier writer is stored. A crash leaves at most an unused epoch, which is harmless.
+    """Fence the earlier writers of a producer id and return the new epoch. **Commit point:** that of `claim_epoch`.
 
     Raises `InvalidOptionError` for an invalid id, `TransactionConflictError` for the id of a streaming query.
     """
@@ -84,21 +83,12 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
 
     def plan(state: TableState, _time_ms: int) -> tuple[Append]:
         require_not_dropped(state)
+        _require_producer(state, producer_id)
         return (Append((), ()),)
 
-    for _ in range(CLAIMS_MAX):
-        state = table.refresh()
-        _require_producer(state, producer_id)
-        epoch = (find_stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        committed = table.log.commit(plan, transaction=Transaction(epoch_id, epoch), is_shared=True)
-        if committed.duplicate_of is None:
-            state = committed.state
-            stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
-            return Producer(producer_id, epoch, stored)
-    raise CommitConflictError(
-        f"cannot take over producer {producer_id!r} of {table.name}: {CLAIMS_MAX} attempts conflicted with other "
-        "writers; nothing was written, give each writer a separate id"
-    )
+    epoch, state = claim_epoch(table.log, epoch_id, plan, f"producer {producer_id!r}")
+    stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
+    return Producer(producer_id, epoch, stored)
 
 
 def _epoch_id(producer_id: str) -> str:

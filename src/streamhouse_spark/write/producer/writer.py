@@ -24,15 +24,15 @@ import pyarrow as pa
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import BucketOffsets
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError, copy_error
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import FEW_ROWS
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send, copy_error
+from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send
 from streamhouse_spark.write.producer.sender import BatchSender, take_over
 
 if TYPE_CHECKING:
@@ -338,6 +338,24 @@ def make_sender_thread(
     return SenderThread(table.name, accumulator, sender)
 
 
+def make_writer(
+    log_writer: LogTableWriter, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+) -> tuple[Writer, SenderThread]:
+    """Return a writer and its background half, whose thread is not started: the caller makes its steps.
+
+    Raises as `open_writer`.
+    """
+    table, keyed = log_writer.table, None
+    require_writable(table.state, None)
+    if table.state.primary_key:
+        from streamhouse_spark.write.producer.upsert_target import UpsertTarget
+        from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+        keyed = UpsertTarget(PrimaryKeyTable(table))
+    sender_thread = make_sender_thread(log_writer, keyed, producer_id, limits, delivery_timeout_ms)
+    return Writer(sender_thread, log_writer, keyed), sender_thread
+
+
 def open_writer(
     log_writer: LogTableWriter,
     producer_id: str | None,
@@ -347,16 +365,8 @@ def open_writer(
     delivery_timeout_ms: float,
 ) -> Writer:
     """Open a batching writer; see `Table.writer`."""
-    table, keyed = log_writer.table, None
-    require_writable(table.state, None)
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    if table.state.primary_key:
-        from streamhouse_spark.write.producer.upsert_target import UpsertTarget
-        from streamhouse_spark.write.upsert import PrimaryKeyTable
-
-        keyed = UpsertTarget(PrimaryKeyTable(table))
-    sender_thread = make_sender_thread(log_writer, keyed, producer_id, limits, delivery_timeout_ms)
+    writer, sender_thread = make_writer(log_writer, producer_id, limits, delivery_timeout_ms)
     sender_thread.start()
-    writer = Writer(sender_thread, log_writer, keyed)
     weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False
     return writer

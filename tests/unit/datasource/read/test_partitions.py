@@ -30,7 +30,7 @@ def test_a_binlog_is_a_task_a_bucket(wh, monkeypatch):
     assert [row for task in together for b in read_plan(Opened(wh), task.plan(), ()) for row in b.to_pylist()] == found
 
 
-def test_the_binlog_of_an_empty_table(wh):
+def test_the_binlog_of_an_empty_table_is_one_empty_task(wh):
     wh.create_table("t", "id INT", primary_key=["id"], buckets=3)
     (task,) = make_partitions(plan_view(wh.table("t"), wh.table("t").state, "binlog"))
     assert list(read_plan(Opened(wh), task.plan(), ())) == []

@@ -10,7 +10,7 @@ import pytest
 from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.datasource.read.read_target import batch_ranges
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
 from streamhouse_spark.log.archive import maintenance
@@ -143,7 +143,7 @@ class TestStarts:
         assert initial_offset(state, options).offsets == {0: 0}
 
     @pytest.mark.parametrize(("hours", "offset"), [(0, 0), (0.5, 2), (1, 2), (2, 5), (2.1, 8), (4, 8), (9, 10)])
-    def test_times(self, table, clock, hours, offset):
+    def test_a_start_time_resolves_to_archived_offsets(self, table, clock, hours, offset):
         state = table.refresh()
         time_ms = int(state.created_ms + hours * HOUR_MS)
         options = parse_read_options({"startingtimestamp": str(time_ms)})
@@ -169,7 +169,7 @@ class TestStarts:
             assert [row["_log_offset"] for batch in tail for row in batch.to_pylist()] == list(range(first, 10))
             assert tail.position[0] == 10
 
-    def test_views_have_it(self, table):
+    def test_changelog_and_binlog_have_archived_changes(self, table):
         assert shown(open_view(table, "changelog").to_arrow().to_pylist()) == ALL
         binlog = open_view(table, "binlog").to_arrow().to_pylist()
         assert [
@@ -248,7 +248,7 @@ class TestCommits:
         assert len(after) == 3
         assert after[0] > last_us
 
-    def test_ranges_of_times(self, forgotten, clock):
+    def test_changes_between_times_come_from_the_archive(self, forgotten, clock):
         state, both = forgotten.refresh(), (True, True)
         at = [state.created_ms + hours * HOUR_MS for hours in range(5)]
 

@@ -218,10 +218,10 @@ def test_a_piece_travels_as_json(table):
 
 def test_files_that_hold_fewer_rows_than_a_plan_says_are_an_error(table):
     lake, snapshot_id = table.open_lake(), table.refresh().lake.snapshot_id
-    (found,) = [rows for _, rows in lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 2))]
+    (found,) = [rows for _, rows in lake.read_stored_rows(snapshot_id, 0, OffsetSet.dense(8, 2))]
     assert pa.table(found)["id"].to_pylist() == [8, 9]
-    with pytest.raises(OffsetsTrimmedError, match=r"3 rows in offsets \[8, 11\) .* hold 2 of them"):
-        lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 3))
+    with pytest.raises(OffsetsTrimmedError, match=r"hold 2 rows at offsets \[8, 11\), expected 3"):
+        lake.read_stored_rows(snapshot_id, 0, OffsetSet.dense(8, 3))
 
 
 def test_old_rows_from_before_all_were_removed(table):

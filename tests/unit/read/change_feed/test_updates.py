@@ -15,7 +15,7 @@ from property.stream_driver import Query
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
@@ -62,7 +62,7 @@ IN_CHANGELOG = [(*row, WORDS.get(kind, kind)) for *row, kind in MERGED]
 INSERTED = [(number, 0, "insert") for number in range(10)]
 
 
-def test_a_merge(table, inline_bytes_max):
+def test_a_merge_is_updates_deletions_and_insertions(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
     merge(table, inline_bytes_max)
@@ -71,7 +71,7 @@ def test_a_merge(table, inline_bytes_max):
     check_history(table)
 
 
-def test_the_changelog(table, inline_bytes_max):
+def test_the_changelog_has_the_changes_of_a_merge(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     for _ in range(2):
         found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]
@@ -80,7 +80,7 @@ def test_the_changelog(table, inline_bytes_max):
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_a_stream_behind_the_commit(wh, table, inline_bytes_max, is_merged):
+def test_a_stream_after_the_commit_sees_its_updates(wh, table, inline_bytes_max, is_merged):
     """Its rows are read by their offsets, and the segments tell which ones are behind an update."""
     query = Query("d.t$changelog")
     query.run(wh)
@@ -137,7 +137,7 @@ def test_other_replacements_delete_and_insert(wh, table):
     ]
 
 
-def test_rows_of_one_bucket_without_a_key_of_buckets(wh, inline_bytes_max):
+def test_updates_are_told_in_a_table_without_a_bucket_key(wh, inline_bytes_max):
     table = wh.create_table("d.sticky", "id BIGINT, n INT", buckets=4)
     table.append([{"id": number, "n": 0} for number in range(10)])
     merge(table, inline_bytes_max)
