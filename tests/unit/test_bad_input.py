@@ -650,7 +650,7 @@ class TestArguments:
             (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another one"),
             (lambda t: t.forget_transactions(5), "expected a text"),
             (lambda t: t.forget_transactions(["app"]), "expected a text"),
-            (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),
+            (lambda t: t.tail(start=3.5), "start is 3.5, expected 'latest'"),
         ],
     )
     def test_arguments_of_other_types(self, wh, refused, ask, expected):
