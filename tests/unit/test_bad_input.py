@@ -640,7 +640,7 @@ class TestArguments:
             (lambda t: t.alter_properties(removed=5), "expected a list of names"),
             (lambda t: t.alter_properties(removed="comment"), "expected a list of names"),
             (lambda t: t.alter_properties(removed=[5]), "expected a list of property names"),
-            (lambda t: t.alter(comments={"id": 5}), "expected a text or None for each column"),
+            (lambda t: t.alter(comments={"id": 5}), "expected a string or None for each column"),
             (lambda t: t.maintain(grace_ms="1d"), "grace_ms is '1d', expected milliseconds"),
             (lambda t: t.maintain(grace_ms=float("nan")), "grace_ms is nan, expected milliseconds"),
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),

@@ -575,7 +575,7 @@ def test_writers_that_take_an_id_from_each_other_all_the_time(table, other, monk
         return commit(log, *given, **named)
 
     monkeypatch.setattr(CommitLog, "commit", late)
-    with pytest.raises(CommitConflictError, match="an id of its own"):
+    with pytest.raises(CommitConflictError, match="a separate id"):
         table.writer(producer_id="source")
     table.writer(producer_id="own", flush_ms=1).close()
 
