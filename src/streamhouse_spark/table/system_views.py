@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import pyarrow as pa
@@ -106,13 +105,20 @@ class TableView(Protocol):
 def open_view(table: TableHandle, suffix: str) -> TableView:
     """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
     if suffix in SYSTEM_TABLES:
-        return _SystemView(table, suffix)
+        return _View(
+            lambda: SYSTEM_TABLES[suffix],
+            lambda: SystemTables(table.storage, table.refresh()).read(suffix).to_reader(),
+        )
     if suffix == CHANGELOG:
-        return _ChangelogView(table)
-    if suffix == PARTITIONS and table.state.partition_by:
-        return _PartitionsView(table)
+        return _View(
+            lambda: with_fields(CHANGELOG_FIELDS, table.refresh().schema.arrow), lambda: _open_changelog(table)
+        )
     if suffix == BINLOG and table.state.primary_key:
-        return _BinlogView(table)
+        return _View(lambda: binlog_schema(table.refresh().schema.arrow), lambda: _open_binlog(table))
+    if suffix == PARTITIONS and table.state.partition_by:
+        from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
+
+        return _View(lambda: partitions_schema(table.refresh()), lambda: count_partitions(table).to_reader())
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -120,7 +126,12 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
                 f"available: {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
-        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+        if suffix == LAKE:
+            return _LakeRowsView(table)
+        from streamhouse_spark.table.lake import LakeView
+
+        rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
+        return _View(lambda: rows.schema, rows.to_reader)
     _reject(table, suffix)
 
 
@@ -147,88 +158,31 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 class _View(Scannable):
     """A view whose rows are filtered after they are read."""
 
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
+    def __init__(self, read_schema: Callable[[], pa.Schema], open_reader: Callable[[], pa.RecordBatchReader]) -> None:
+        self._read_schema = read_schema
+        self._open_reader = open_reader
 
-    @abstractmethod
-    def _open(self) -> pa.RecordBatchReader:
-        """Read the rows of the latest state."""
+    @property
+    def schema(self) -> pa.Schema:
+        return self._read_schema()
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
         return self.scan(columns=columns, filter=filter).to_arrow()
 
     def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(ViewSource(self, self._open)).scan(columns=columns, filter=filter, limit=limit)
+        return Scan(ViewSource(self, self._open_reader)).scan(columns=columns, filter=filter, limit=limit)
 
 
-class _SystemView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
-        super().__init__(table)
-        self._name = name
-
-    @property
-    def schema(self) -> pa.Schema:
-        return SYSTEM_TABLES[self._name]
-
-    def _open(self) -> pa.RecordBatchReader:
-        return SystemTables(self._table.storage, self._table.refresh()).read(self._name).to_reader()
+def _open_changelog(table: TableHandle) -> pa.RecordBatchReader:
+    state = table.refresh()
+    schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
+    return pa.RecordBatchReader.from_batches(schema, changelog_batches(table, state))
 
 
-class _PartitionsView(_View):
-    """The number of rows of each partition; see `partitions_table`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        from streamhouse_spark.table.partitions_table import partitions_schema
-
-        return partitions_schema(self._table.refresh())
-
-    def _open(self) -> pa.RecordBatchReader:
-        from streamhouse_spark.table.partitions_table import count_partitions
-
-        return count_partitions(self._table).to_reader()
-
-
-class _ChangelogView(_View):
-    """All changes with type, offset and commit time; see `changelog_batches`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return with_fields(CHANGELOG_FIELDS, self._table.refresh().schema.arrow)
-
-    def _open(self) -> pa.RecordBatchReader:
-        state = self._table.refresh()
-        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        return pa.RecordBatchReader.from_batches(schema, changelog_batches(self._table, state))
-
-
-class _BinlogView(_View):
-    """All changes with pre-image and post-image; see `binlog_batches`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return binlog_schema(self._table.refresh().schema.arrow)
-
-    def _open(self) -> pa.RecordBatchReader:
-        state = self._table.refresh()
-        schema = state.schema.arrow
-        batches = binlog_batches(changelog_batches(self._table, state), schema)
-        return pa.RecordBatchReader.from_batches(binlog_schema(schema), batches)
-
-
-class _LakeMetadataView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
-        from streamhouse_spark.table.lake import LakeView
-
-        super().__init__(table)
-        self._rows = LakeView(table).metadata(name)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows.schema
-
-    def _open(self) -> pa.RecordBatchReader:
-        return self._rows.to_reader()
+def _open_binlog(table: TableHandle) -> pa.RecordBatchReader:
+    state = table.refresh()
+    batches = binlog_batches(changelog_batches(table, state), state.schema.arrow)
+    return pa.RecordBatchReader.from_batches(binlog_schema(state.schema.arrow), batches)
 
 
 @validates_arguments()

@@ -608,20 +608,24 @@ class Table(TableHandle, Scannable):
         until_ms: int | None = None,
         filter: Any = None,
     ) -> Tail:
-        """Follow the log: yield batches as they are committed, each bucket in offset order, until ``stop`` is set.
+        """Follow the log: yield batches of new rows as they are committed, each bucket in offset order.
 
-        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
-        → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position follows the last
-        batch and can be stored as JSON (`LogPosition`); `follow` stores it for you. ``filter`` is as for `scan`: only
-        the columns and segments that may be needed are read. ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
-        ``_commit_timestamp`` before the table's columns. ``poll_ms`` is the poll interval; by default a few
-        milliseconds while rows arrive, backing off to 2 s on an object store. With ``until_ms`` the tail ends if no row
-        arrived for that long.
+        A primary-key table yields changes, with ``_change_type`` as the first column. Columns that are added after the
+        call are not in the batches. `follow` also stores the position.
 
-        A primary-key table yields its changes, with ``_change_type`` before all columns; ``filter`` applies to each
-        change on its own. Columns added after the call are not in the batches. Raises `OffsetsTrimmedError` if the log
-        is trimmed faster than it is read, and `DifferentHistoryError` if the table was restored from an older copy
-        since the position was taken.
+        * ``start``: ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
+          → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position can be stored as
+          JSON (`LogPosition`).
+        * ``columns``, ``filter``: as for `to_arrow`. The filter applies to each change of a primary-key table alone.
+        * ``include_metadata``: add ``_bucket``, ``_log_offset`` and ``_commit_timestamp`` before the columns.
+        * ``poll_ms``: the poll interval. By default a few milliseconds while rows arrive, backing off to two seconds on
+          an object store.
+        * ``stop``: the tail ends when this event is set.
+        * ``until_ms``: the tail ends when no row has arrived for this time.
+
+        Raises `OffsetsTrimmedError` if rows are trimmed before they are read, `DifferentHistoryError` if the table was
+        restored from an older copy since the position was taken, and `SchemaMismatchError` if a column is renamed,
+        dropped or widened.
 
         >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
         2
@@ -648,25 +652,25 @@ class Table(TableHandle, Scannable):
         until_ms: int | None = None,
         available_now: bool = False,
     ) -> Follower:
-        """Process all new rows under a consumer's name, which continues after a restart: each row at least once.
+        """Process all new rows as a named consumer, which continues after restarts: each row at least once.
 
-        The position is committed when the next batch is requested, or the loop ends: after the loop body, never before.
-        A ``break``, or an exception in the body, leaves the last batch uncommitted, and it is read again, unless you
-        call ``commit()`` first. A batch has all rows that were committed since the last one, up to a few megabytes.
+        A batch has all rows since the last batch, up to a few megabytes. The position is committed when the next batch
+        is requested or the loop ends. After a ``break`` or an exception in the loop body, the last batch is read again,
+        unless you call ``commit()`` first. ``close()`` ends the loop from another thread. A newer follower of the same
+        name fences this one.
 
-        ``start`` is as for `tail`. Words and times apply to a new name. A position or mapping replaces the stored
-        position: store ``position`` in the transaction of your database that stores the results, start there, and each
-        row is processed exactly once. If the results go to a table, pass it as ``sink`` and write each batch with
-        ``transaction``.
+        For exactly once, store ``position`` with the results in one transaction of your database, and start at that
+        position. If the results go to a table, pass it as ``sink``, and write each batch with ``transaction``.
 
-        One follower has a name at a time: a newer one fences it. ``columns``, ``filter``, ``include_metadata``,
-        ``poll_ms``, ``stop``, ``until_ms`` and the rows are as for `tail`. With ``available_now`` the loop ends after
-        the rows that were committed when it began. ``close()`` ends it from another thread. ``skip_change_commits``
-        ignores that rows of a log table were deleted after they were read.
+        * ``start``: as for `tail`. ``"latest"``, ``"earliest"`` and a ``datetime`` apply to a new name. A position or
+          mapping replaces the stored position.
+        * ``columns``, ``filter``, ``include_metadata``, ``poll_ms``, ``stop``, ``until_ms``: as for `tail`.
+        * ``skip_change_commits``: ignore that rows of a log table are deleted after they were read.
+        * ``sink``: the table that stores the results.
+        * ``available_now``: end the loop after the rows that were committed when it started.
 
         Raises `ConsumerFencedError`, `OffsetsTrimmedError` if rows after the position were trimmed or the table was
-        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and as `append`. The errors
-        name the way out. Rows after the last commit are read again.
+        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and the errors of `append`.
 
         >>> for batch in orders.follow("billing", columns=["id"], available_now=True):
         ...     print(batch.num_rows)
@@ -683,9 +687,7 @@ class Table(TableHandle, Scannable):
 
     @cached_property
     def aio(self) -> AsyncTable:
-        """The methods for asyncio: ``await orders.aio.append(rows)``, ``async for batch in orders.aio.follow(name)``.
-
-        See `streamhouse_spark.table.aio.AsyncTable`.
+        """The methods for asyncio, such as ``await orders.aio.append(rows)``; see `AsyncTable`.
 
         >>> asyncio.run(people.aio.lookup_one(1))
         {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
