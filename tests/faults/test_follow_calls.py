@@ -112,24 +112,3 @@ def test_the_position_before_the_body_has_finished_would_lose_rows(monkeypatch):
     monkeypatch.setattr(follow.Follower, "_next", commit_first)
     with pytest.raises(AssertionError, match="rows are missing"):
         test_a_restarted_follower_repeats_only_the_batch_that_was_not_committed(Fault.CRASH_AFTER)
-
-
-def test_without_fencing_two_processes_would_share_a_position(monkeypatch):
-    """The planted bug: a follower that commits although a newer one holds the name moves its position back."""
-
-    def two_lives() -> list[int]:
-        store = new_store()
-        older = open_table(store, 2, SOURCE).follow(APP)
-        next(older)
-        seen: list[list[int]] = []
-        process(store, 3, seen)
-        try:
-            older.commit()
-        except StreamhouseError:
-            pass
-        process(store, 4, seen)
-        return [row for batch in seen for row in batch]
-
-    assert sorted(two_lives()) == list(range(ROWS))
-    monkeypatch.setattr(follow.HeldConsumer, "require_held", lambda *_: None)
-    assert sorted(two_lives()) != list(range(ROWS))
