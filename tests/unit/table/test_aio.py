@@ -429,6 +429,22 @@ def test_a_table_of_another_process_is_polled(table, other_process):
     assert asyncio.run(work()) == [7]
 
 
+def test_a_table_on_a_remote_store(remote, world):
+    table = TABLE.create(Warehouse("wh", storage=remote, world=world))
+    other = Warehouse("wh", storage=remote, world=world).table("t")
+
+    async def work():
+        got = []
+        async with table.aio.tail("earliest", filter="id >= 5") as tail:
+            for first in (0, 10, 20):
+                await asyncio.gather(*(other.aio.append([{"id": first + i}]) for i in range(10)))
+                while len(got) < first + 5:
+                    got += ids(await anext(tail))
+        return got
+
+    assert asyncio.run(work()) == list(range(5, 30))
+
+
 def test_a_table_on_a_disk_with_the_real_clock(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT", properties=QUIET)
 
