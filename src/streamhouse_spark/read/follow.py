@@ -74,7 +74,8 @@ def hold_consumer(
     if sink is not None and sink.stored is not None:
         if isinstance(start, Mapping):
             raise InvalidOptionError(
-                f"{who} of {state.name} has a start position, and {sink.table.name} stores another one; leave start out"
+                f"{who} of {state.name} has a start position, and {sink.table.name} stores another one; leave start "
+                f"out, or first run forget_transactions({sink.app_id!r}) on {sink.table.name}"
             )
         start = sink.position_in(consumer_position(state, name))
     stored = start if isinstance(start, Mapping) else consumer_position(state, name)
