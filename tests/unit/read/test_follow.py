@@ -212,6 +212,24 @@ class TestEnds:
                 (end or follower.close)()
             assert process(table) == []
 
+    def test_another_thread_closes_a_follower_that_waits(self, table):
+        add(table, 1)
+        follower = table.follow(APP)
+        seen, processed = [], threading.Event()
+
+        def run() -> None:
+            for batch in follower:
+                seen.extend(ids(batch))
+                processed.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        processed.wait()
+        follower.close()
+        thread.join()
+        assert seen == [1]
+        assert process(table) == []
+
     def test_an_idle_follower_ends_after_a_while(self, table, clock):
         before_ms = clock.boot_ms()
         assert list(table.follow(APP, until_ms=500)) == []

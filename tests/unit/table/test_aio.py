@@ -22,7 +22,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.async_calls import THREADS_MAX, Lane
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.read import follow
+from streamhouse_spark.read import async_tail, follow
 from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table import aio
 
@@ -207,6 +207,19 @@ class TestTails:
 
         assert asyncio.run(work()) == [[1]] * 100
         assert len(reads) < 10
+
+    def test_own_rows_are_delivered_without_a_poll(self, table, monkeypatch):
+        async def never(*_):
+            await asyncio.Event().wait()
+
+        async def work():
+            waiting = asyncio.ensure_future(anext(table.aio.tail("earliest")))
+            await until(lambda: table.aio._watch()._waiting)
+            await table.aio.append([{"id": 1}])
+            return ids(await waiting)
+
+        monkeypatch.setattr(async_tail, "sleep_ms", never)
+        assert asyncio.run(work()) == [1]
 
     def test_a_slow_loop_body_reads_nothing_ahead(self, table, monkeypatch):
         reads = []
