@@ -22,10 +22,8 @@ INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""
 INTERNAL = {
     "Table.require_not_dropped": "takes a state",
-    "Table.look": "takes a number of records",
-    "Table.stager": "takes a state",
+    "Table.refresh_at_most": "takes a number of records",
     "Table.segment_options": "takes a state",
-    "Table.commit": "takes what a stager gave",
 }
 """Public by their name alone: other modules of the package call them, and the type checker knows what they give."""
 HERE = object()
@@ -266,8 +264,7 @@ CALLS: dict[str, Call | list[Call]] = {
         },
     ),
     "Table.open_lake": [Call(_log, {})],  # an older state is for the package alone
-    "Table.merge_inline": Call(_log, {}),
-    "Table.merge_small": Call(_log, {}),
+
     "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),
     "Table.create_tag": Call(_log, {"name": "a", "version": "kept", "retain_ms": 1000}),
     "Table.drop_tag": Call(_log, {"name": "kept"}),

@@ -149,8 +149,8 @@ class TableName:
         """Return the path of a table. Rejects suffixes and branches."""
         if (path := self.require_rows(doing)).branch is not None:
             raise InvalidNameError(
-                f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
-                "itself fast_forward and drop_branch"
+                f"cannot {doing} {self}: a branch supports only reads and writes of rows; use {path.base}, or "
+                "fast_forward and drop_branch for the branch itself"
             )
         return path
 

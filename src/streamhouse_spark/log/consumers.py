@@ -18,7 +18,7 @@ from streamhouse_spark.log.actions import Action, CommitConsumerOffset
 from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 VERSION = 1

@@ -11,8 +11,8 @@ from typing import Final
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.group_commit import Plan
-from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version
 
@@ -34,8 +34,8 @@ def claim_epoch(log: CommitLog, epoch_id: str, plan: Plan, who: str) -> tuple[in
         if committed.duplicate_of is None:
             return epoch, committed.state
     raise CommitConflictError(
-        f"{who} of {state.name} was taken by {CLAIMS_MAX} other processes, one after the other; nothing was written, "
-        "give each process an id of its own"
+        f"{who} of {state.name} was taken by {CLAIMS_MAX} other processes in a row; nothing was written, "
+        "give each process a separate id"
     )
 
 

@@ -17,8 +17,8 @@ from typing import Final, Self
 import pyarrow as pa
 
 from streamhouse_spark.core.async_calls import run_blocking, sleep_ms
-from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, copy_error
 from streamhouse_spark.log.consumers import LogPosition
 from streamhouse_spark.log.state import TableState
@@ -42,7 +42,7 @@ class TableWatch:
         self._table = table
         self._poller = poller_of(table)
         is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
-        self._first = None if is_local else table.look
+        self._first = None if is_local else table.refresh_at_most
         self._latest: TableState | None = None
         self._interval_ms = POLL_MS[0]
         self._waiting: set[asyncio.Future[TableState | None]] = set()

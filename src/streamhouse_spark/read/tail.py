@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import replace
-from streamhouse_spark.core.paths import table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import (
     InvalidOptionError,
     OffsetsTrimmedError,
@@ -249,7 +249,7 @@ class Wait:
         self._table, self._clock = table, table.world.clock
         self._poll_ms, self._stop, self._until_ms, self._available_now = poll_ms, stop, until_ms, available_now
         self._poller = poller_of(table) if poll_ms is None else None
-        self._first = None if is_local else table.look
+        self._first = None if is_local else table.refresh_at_most
         self._idle_since_ms = 0
         self._is_closed = False
 

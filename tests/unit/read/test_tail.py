@@ -16,6 +16,7 @@ from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.read.tail import LOCAL_POLL_MS, REMOTE_POLL_MS
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 HOUR_MS = 3_600_000
 TABLE = TableCase("t", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
@@ -38,29 +39,29 @@ class TestStarts:
         assert ids(following) == [2]
         assert seen(table, "latest") == []
 
-    def test_earliest(self, table):
+    def test_a_tail_from_earliest_has_every_row(self, table):
         for i in range(3):
             table.append([{"id": i}])
         assert seen(table, "earliest") == [0, 1, 2]
 
     @pytest.mark.parametrize("merged", [False, True])
-    def test_offsets(self, table, merged):
+    def test_a_tail_starts_at_any_offset(self, table, merged):
         for i in range(5):
             table.append([{"id": 2 * i}, {"id": 2 * i + 1}])
         if merged:
-            table.merge_inline()
+            merge_inline(table)
         for offset in range(11):
             assert seen(table, {0: offset}) == list(range(offset, 10))
         assert seen(table, {0: np.int64(7)}) == [7, 8, 9]
         assert seen(table, {}) == list(range(10)), "buckets left out start where the log does"
 
     @pytest.mark.parametrize("merged", [False, True])
-    def test_moments(self, table, clock, merged):
+    def test_a_tail_starts_at_any_time(self, table, clock, merged):
         for i in range(4):
             table.append([{"id": i}])
             clock.advance(HOUR_MS)
         if merged:
-            table.merge_inline()
+            merge_inline(table)
         first = dt.datetime.fromtimestamp(table.state.buckets[0].segments[0].first_time_ms / 1000, dt.UTC)
         for hours in range(4):
             moment = first + dt.timedelta(hours=hours)
@@ -73,7 +74,7 @@ class TestStarts:
 
 
 class TestRows:
-    def test_metadata(self, wh, clock):
+    def test_a_tail_includes_metadata_columns(self, wh, clock):
         table = wh.create_table("b", "id BIGINT", buckets=3, properties={"bucket.key": "id"})
         times = []
         for i in range(4):
@@ -82,7 +83,7 @@ class TestRows:
             clock.advance(1000)
         for merged in (False, True):
             if merged:
-                table.merge_inline()
+                merge_inline(table)
             rows = pa.Table.from_batches(table.tail("earliest", include_metadata=True, until_ms=0))
             assert rows.column_names == ["_bucket", "_log_offset", "_commit_timestamp", "id"]
             assert rows.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
@@ -93,7 +94,7 @@ class TestRows:
             stamps = rows["_commit_timestamp"].cast(pa.int64()).to_pylist()
             assert [ms // 1000 for ms in stamps] == [times[i // 10] for i in rows["id"].to_pylist()]
 
-    def test_columns(self, table):
+    def test_a_tail_has_the_chosen_columns(self, table):
         table.append([{"id": 1, "s": "x"}])
         (batch,) = table.tail("earliest", columns=["s"], until_ms=0)
         assert batch.to_pylist() == [{"s": "x"}]
@@ -154,7 +155,7 @@ class TestRows:
             writer.append([{"id": 2 * i}])
             writer.append([{"id": 2 * i + 1}])
             if i % 7 == 3:
-                writer.merge_inline()
+                merge_inline(writer)
             if i % 10 == 9:
                 clock.advance(25 * HOUR_MS)
                 writer.maintain()
@@ -164,7 +165,7 @@ class TestRows:
 
 
 class TestEnding:
-    def test_stop(self, table):
+    def test_a_stopped_tail_ends_without_waiting(self, table):
         stop = threading.Event()
         following = table.tail("earliest", stop=stop)
         table.append([{"id": 1}])
@@ -172,7 +173,7 @@ class TestEnding:
         stop.set()
         assert list(following) == []
 
-    def test_until(self, table, clock):
+    def test_a_tail_ends_at_its_time_limit(self, table, clock):
         before_ms = clock.boot_ms()
         assert list(table.tail(until_ms=500)) == []
         assert 500 <= clock.boot_ms() - before_ms < 700
@@ -202,7 +203,7 @@ class TestEnding:
         for i in range(1, 5):
             writer.append([{"id": i}])
         writer.log.commit(lambda *_: (Trim({0: 3}),))
-        with pytest.raises(OffsetsTrimmedError, match="earlier rows are in the lake if the table has one"):
+        with pytest.raises(OffsetsTrimmedError, match="earlier rows are in the lake, if the table has a lake"):
             next(following)
 
     def test_a_table_that_is_trimmed_to_its_end(self, table, clock):
