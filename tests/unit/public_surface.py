@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from kit.tables import tier
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
 from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.aio import AsyncTable
 from streamhouse_spark.table.lake import LakeView
 from streamhouse_spark.table.system_views import Inspect
 
@@ -108,6 +110,19 @@ def _keyed(world: World) -> Any:
 
 def _lake(world: World) -> Any:
     return world.log.lake
+
+
+def _awaited(table: str, name: str) -> Callable[[World], Any]:
+    """Return the calls of a method for asyncio, until its result or its first batch."""
+
+    def on(world: World) -> Any:
+        async def wait_for(given: dict[str, Any]) -> Any:
+            answer = getattr(getattr(world, table).aio, name)(**given)
+            return await (anext(answer, None) if isinstance(answer, AsyncIterator) else answer)
+
+        return lambda **given: asyncio.run(wait_for(given))
+
+    return on
 
 
 TRANSACTION = Transaction("app", 1)
@@ -222,6 +237,32 @@ CALLS: dict[str, Call | list[Call]] = {
             "available_now": True,
         },
     ),
+    "AsyncTable.append": Call(_awaited("log", "append"), {"rows": ROWS, "transaction": TRANSACTION}),
+    "AsyncTable.upsert": Call(
+        _awaited("keyed", "upsert"), {"rows": [{"id": 1, "name": "b"}], "columns": ["name"], "transaction": TRANSACTION}
+    ),
+    "AsyncTable.delete": [
+        Call(_awaited("keyed", "delete"), {"keys": [1], "transaction": TRANSACTION}),
+        Call(_awaited("hot", "delete"), {"where": [("id", "=", 1)], "transaction": TRANSACTION}),
+    ],
+    "AsyncTable.to_arrow": Call(_awaited("log", "to_arrow"), {**READ, "as_of_timestamp_ms": None}),
+    "AsyncTable.lookup": Call(_awaited("keyed", "lookup"), {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
+    "AsyncTable.lookup_one": Call(_awaited("keyed", "lookup_one"), {"key": 1, **LOOKUP}),
+    "AsyncTable.tail": Call(
+        _awaited("log", "tail"), {"start": "earliest", **READ, "include_metadata": True, "available_now": True}
+    ),
+    "AsyncTable.follow": Call(
+        _awaited("log", "follow"),
+        {
+            "name": "me",
+            "start": "earliest",
+            **READ,
+            "include_metadata": True,
+            "skip_change_commits": True,
+            "sink": None,
+            "available_now": True,
+        },
+    ),
     "Table.open_lake": [Call(_log, {})],  # an older state is for the package alone
 
     "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),
@@ -310,13 +351,17 @@ def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.follow", "Table.writer", "Table.scan"}
+            is_function = (
+                "." not in name
+                or name.startswith("AsyncTable.")
+                or name in {"Table.tail", "Table.follow", "Table.writer", "Table.scan"}
+            )
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 
 def surface() -> Iterator[tuple[str, Any]]:
     """Each public method, class and function with the name that it has in `CALLS`."""
-    for kind in (Warehouse, Table, LakeView, Inspect):
+    for kind in (Warehouse, Table, AsyncTable, LakeView, Inspect):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
                 yield f"{kind.__name__}.{name}", method

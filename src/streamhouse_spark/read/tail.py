@@ -179,7 +179,7 @@ class LogCursor:
         )
         for bucket, log in logs.items():
             offsets = OffsetRange(self._positions[bucket], log.end)
-            for log_batch in read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
+            for log_batch in _read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
                 self._positions[bucket] = log_batch.offsets.end
                 yield log_batch
             self._positions[bucket] = log.end
@@ -355,7 +355,7 @@ def _is_duration(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and value >= 0)
 
 
-def read_log(
+def _read_log(
     table: TableHandle,
     state: TableState,
     bucket: int,

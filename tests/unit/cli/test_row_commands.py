@@ -300,6 +300,8 @@ def test_tail_without_following_ends_with_the_last_row(run, filled):
     text = run("tail", "t", "--from", "earliest", "--no-follow", "--columns", "name").stdout.splitlines()
     assert text[0].split() == ["_bucket", "_log_offset", "_commit_timestamp", "name"]
     assert len(text) == 21
+    found = run("tail", "t", "--from", "earliest", "--no-follow", "--where", "id IN (3, 5)", "-o", "json").lines
+    assert sorted(row["id"] for row in found) == [3, 5]
 
 
 def test_tail_starts_at_a_time(run, filled):
