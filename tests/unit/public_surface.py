@@ -189,6 +189,13 @@ CALLS: dict[str, Call | list[Call]] = {
         lambda world: lambda **given: world.log.scan(**given).to_arrow(),
         {**READ, "version": None, "timestamp_ms": None, "limit": 5, "partitions": {"day": 1}},
     ),
+    "Table.incremental_append_scan": Call(
+        lambda world: lambda **given: world.log.incremental_append_scan(**given).to_arrow(),
+        {"from_exclusive": 1, "to_inclusive": "kept"},
+    ),
+    "Table.changes": Call(
+        lambda world: lambda **given: world.keyed.changes(**given).to_arrow(), {"from_exclusive": 1, "to_inclusive": 2}
+    ),
     "Table.head": Call(_log, {"rows": 5}),
     "Table.count": Call(_log, {}),
     "Table.to_pandas": Call(_log, {}),
@@ -253,6 +260,15 @@ CALLS: dict[str, Call | list[Call]] = {
         Call(_lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
         Call(lambda world: world.keyed.lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
     ],
+    "LakeView.scan": Call(
+        lambda world: lambda **given: world.log.lake.scan(**given).to_arrow(),
+        {**READ, "version": None, "timestamp_ms": None, "limit": 5},
+    ),
+    "LakeView.head": Call(_lake, {"rows": 5}),
+    "LakeView.count": Call(_lake, {}),
+    "LakeView.to_pandas": Call(_lake, {}),
+    "LakeView.to_polars": Call(_lake, {}),
+    "LakeView.to_duckdb": Call(_lake, {"name": "rows", "connection": None}),
     "LakeView.compact": Call(_lake, {"purge": True, "dry_run": True}),
     "LakeView.expire_snapshots": Call(_lake, {"retain_last": 1, "older_than_ms": 0, "dry_run": True}),
     "LakeView.remove_orphan_files": Call(_lake, {"grace_ms": 3_600_000, "dry_run": True}),
@@ -293,11 +309,17 @@ VIEWS = {
 CALLS |= {f"{name}.to_arrow": Call(lambda world, name=name: world.wh.view(name), read) for name, read in VIEWS.items()}
 
 
+FUNCTIONS = {
+    "Table.tail", "Table.writer", "Table.scan", "Table.incremental_append_scan", "Table.changes", "LakeView.scan",
+}  # fmt: skip
+"""Methods whose result has to be read, closed or followed to find what is wrong."""
+
+
 def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.writer", "Table.scan"}
+            is_function = "." not in name or name in FUNCTIONS
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 

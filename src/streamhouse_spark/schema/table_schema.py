@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, Protocol, Self
 
@@ -379,6 +379,11 @@ class TableSchema:
             if comment is not None and not is_unicode(comment):
                 raise SchemaMismatchError(f"the comment of column '{name}' is not valid Unicode; correct it")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
+
+    def of_names(self, names: Collection[str] | None, *, also: Collection[str] = ()) -> TableSchema:
+        """Return the columns whose names are among these, at least one column; None for all columns."""
+        columns = tuple(c for c in self.columns if names is None or c.name in names or c.name in also)
+        return TableSchema(columns or self.columns[:1])
 
     def select(self, names: Sequence[str]) -> Self:
         """Return the schema with only these columns, in this order, with their ids. Raises `SchemaMismatchError`."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError, count_of
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
@@ -19,10 +19,12 @@ from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.scan import LakeSource, Scan, Scannable, ViewSource
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.scan import Scan, Scannable, ViewSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
     from streamhouse_spark.log.state import TableState
 
 CHANGELOG = "changelog"
@@ -41,6 +43,9 @@ class Inspect:
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
+
+    def __repr__(self) -> str:
+        return f"Inspect({self._table.name})"
 
     def read(self, name: str) -> pa.Table:
         return SystemTables(self._table.storage, self._table.refresh()).read(name)
@@ -93,35 +98,26 @@ class Inspect:
         return self.read("tiering")
 
 
-class TableView(Protocol):
-    """A readable table or view."""
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan: ...
-
-
-def open_view(table: TableHandle, suffix: str) -> TableView:
+def open_view(table: TableHandle, suffix: str) -> Scannable:
     """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
-        return _ChangelogView(table)
+        return _ChangelogView(table, suffix)
     if suffix == PARTITIONS and table.state.partition_by:
-        return _PartitionsView(table)
+        return _PartitionsView(table, suffix)
     if suffix == BINLOG and table.state.primary_key:
-        return _BinlogView(table)
+        return _BinlogView(table, suffix)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
                 f"there are {', '.join(_list_suffixes(table))}",
             )
+        from streamhouse_spark.table.lake import LakeView
+
         require_no_branch(table.state, "reading the lake alone")
-        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+        return LakeView(table) if suffix == LAKE else _LakeMetadataView(table, suffix)
     _reject(table, suffix)
 
 
@@ -148,31 +144,35 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 class _View(Scannable):
     """A view whose rows are filtered after they are read."""
 
-    def __init__(self, table: TableHandle) -> None:
+    def __init__(self, table: TableHandle, suffix: str) -> None:
         self._table = table
+        self._suffix = suffix
+
+    def __repr__(self) -> str:
+        return f"View({self._table.name}${self._suffix}: {count_of(len(self.schema), 'column')})"
 
     @abstractmethod
     def _open(self) -> pa.RecordBatchReader:
         """Read the rows of the latest state."""
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return self.scan(columns=columns, filter=filter).to_arrow()
+    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:  # noqa: ARG002 - they are few
+        """Read at least these columns of the rows, by default all."""
+        return self._open()
 
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(ViewSource(self, self._open)).scan(columns=columns, filter=filter, limit=limit)
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
+    ) -> Scan:
+        source = ViewSource(f"{self._table.name}${self._suffix}", self, self._open_columns)
+        return Scan(source).scan(columns=columns, filter=filter, limit=limit)
 
 
 class _SystemView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
-        super().__init__(table)
-        self._name = name
-
     @property
     def schema(self) -> pa.Schema:
-        return SYSTEM_TABLES[self._name]
+        return SYSTEM_TABLES[self._suffix]
 
     def _open(self) -> pa.RecordBatchReader:
-        return SystemTables(self._table.storage, self._table.refresh()).read(self._name).to_reader()
+        return SystemTables(self._table.storage, self._table.refresh()).read(self._suffix).to_reader()
 
 
 class _PartitionsView(_View):
@@ -198,9 +198,13 @@ class _ChangelogView(_View):
         return with_fields(CHANGELOG_FIELDS, self._table.refresh().schema.arrow)
 
     def _open(self) -> pa.RecordBatchReader:
+        return self._open_columns(None)
+
+    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:
         state = self._table.refresh()
-        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        return pa.RecordBatchReader.from_batches(schema, changelog_batches(self._table, state))
+        read = state.schema.of_names(columns)
+        batches = changelog_batches(self._table, state, read)
+        return pa.RecordBatchReader.from_batches(with_fields(CHANGELOG_FIELDS, read.arrow), batches)
 
 
 class _BinlogView(_View):
@@ -218,11 +222,11 @@ class _BinlogView(_View):
 
 
 class _LakeMetadataView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
+    def __init__(self, table: TableHandle, suffix: str) -> None:
         from streamhouse_spark.table.lake import LakeView
 
-        super().__init__(table)
-        self._rows = LakeView(table).metadata(name)
+        super().__init__(table, suffix)
+        self._rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
 
     @property
     def schema(self) -> pa.Schema:
@@ -232,26 +236,10 @@ class _LakeMetadataView(_View):
         return self._rows.to_reader()
 
 
-@validates_arguments()
-class _LakeRowsView(Scannable):
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._table.refresh().schema.arrow
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.lake import LakeView
-
-        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(LakeSource(self._table)).scan(columns=columns, filter=filter, limit=limit)
-
-
-def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read all changes of a state by the state's columns, each bucket in offset order.
+def changelog_batches(
+    table: TableHandle, state: TableState, columns: TableSchema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read all changes of a state by the state's columns or some of them, each bucket in offset order.
 
     A log table has inserts only, until rows are deleted or dropped with a partition. Then its changes start at the
     first commit after which all are retained, and the inserts come first. For a primary-key table these are the changes
@@ -265,10 +253,9 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     from streamhouse_spark.read.offset_scan import has_lost_rows
     from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
+    schema = columns or state.schema
     if has_lost_rows(state):
-        commit_plan = ScanPlan(
-            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).pieces
-        )
+        commit_plan = ScanPlan(table.name, table.uuid, schema, plan_changelog_rows(table, state, state.version).pieces)
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     held = usable_archive(state)
@@ -278,7 +265,7 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
         pieces: list[ScanTask] = [*plan_archived_changes(state, held, bucket), of_log]
         if log.start > first and state.lake is not None and not state.primary_key:
             pieces.insert(0, _archive_task(table, state, bucket, OffsetRange(first, log.start)))
-        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(pieces))
+        plan = ScanPlan(table.name, table.uuid, schema, tuple(pieces))
         yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 

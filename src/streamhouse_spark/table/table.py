@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError, count_of
+from streamhouse_spark.log.catalog.branches import find_branch
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
@@ -20,6 +20,7 @@ from streamhouse_spark.table.scan import Scan, Scannable, TableSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
     from streamhouse_spark.log.staging import RowStager, StagedRows
     from streamhouse_spark.lookup.batch_lookup import BatchLookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
@@ -198,7 +199,7 @@ class Table(TableHandle, Scannable):
     @overload
     def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets: ...
     @overload
-    def delete(self, *, where: pc.Expression | Sequence[Any], transaction: Transaction | None = None) -> int: ...
+    def delete(self, *, where: FilterLike, transaction: Transaction | None = None) -> int: ...
     def delete(
         self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
@@ -224,7 +225,9 @@ class Table(TableHandle, Scannable):
 
         return delete_matching(self, where, transaction)
 
-    def overwrite(self, rows: Any, *, where: Any = None, transaction: Transaction | None = None) -> BucketOffsets:
+    def overwrite(
+        self, rows: Any, *, where: FilterLike | None = None, transaction: Transaction | None = None
+    ) -> BucketOffsets:
         """Replace all rows, or those that match ``where``. Readers see either the old rows or the new ones.
 
         **Commit point:** the one record that deletes the old rows and appends the new ones. Rows of any writer
@@ -454,16 +457,15 @@ class Table(TableHandle, Scannable):
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | Sequence[Any] | str | None = None,
+        filter: FilterLike | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
         """Read the table: every row committed before the call, exactly once; lake rows first, then those of the hot
         log.
 
-        ``columns`` selects and orders columns. ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of
-        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms``
-        reads the rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns,
-        `CorruptDataError`, `OffsetsTrimmedError`.
+        ``columns`` selects and orders columns. ``filter`` is as for `Scan.filter`. ``as_of_timestamp_ms`` reads the
+        rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns, `CorruptDataError`,
+        `OffsetsTrimmedError`.
 
         >>> orders.to_arrow(columns=["id"], filter=[("amount", ">", 5)]).to_pylist()
         [{'id': 1}]
@@ -474,7 +476,7 @@ class Table(TableHandle, Scannable):
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: Any = None,
+        filter: FilterLike | None = None,
         version: int | str | None = None,
         timestamp_ms: int | None = None,
         limit: int | None = None,
@@ -482,17 +484,61 @@ class Table(TableHandle, Scannable):
     ) -> Scan:
         """Return a lazy scan of lake and log, which is read as Arrow, pandas, polars or DuckDB.
 
-        ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)``.
-        ``version`` (a commit number or a tag) or ``timestamp_ms`` reads an older state, ``partitions`` only rows with
-        these column values. See `Scan` for `select`, `filter`, `limit`, `count`, `plan` and `explain`.
+        ``filter`` is as for `Scan.filter`. ``version`` (a commit number, a tag or a branch) or ``timestamp_ms`` reads
+        another state, ``partitions`` only rows with these column values, of which a list is any. See `Scan` for
+        `select`, `filter`, `limit`, `count`, `plan` and `explain`.
 
         >>> orders.scan(filter="amount > 5").select("id").to_arrow().to_pylist()
         [{'id': 1}]
+        >>> orders.scan(partitions={"day": ["mon", "wed"]}).count()
+        1
         """
+        if isinstance(version, str) and find_branch(self.refresh(), version.strip().lower()) is not None:
+            of_branch = self.branch(version)
+            return of_branch.scan(
+                columns=columns, filter=filter, timestamp_ms=timestamp_ms, limit=limit, partitions=partitions
+            )
         scan = Scan(TableSource(self, version, timestamp_ms)).scan(columns=columns, filter=filter, limit=limit)
         for name, value in (partitions or {}).items():
-            scan = scan.filter([(name, "is null" if value is None else "=", value)])
+            operator = "is null" if value is None else "in" if isinstance(value, list) else "="
+            scan = scan.filter([(name, operator, value)])
         return scan
+
+    def incremental_append_scan(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
+        """Return a lazy scan of the rows that the commits after ``from_exclusive`` appended, up to ``to_inclusive``.
+
+        Versions are commit numbers of ``$history`` or tags; None is the latest commit of each read, 0 precedes all.
+        Rows that were deleted later are included; new values of updated rows are not. Raises as `changes`, and
+        `InvalidOptionError` for a primary-key table.
+
+        >>> before = orders.refresh().version
+        >>> orders.append([{"id": 3, "day": "tue", "amount": 1.5}])
+        BucketOffsets({0: [2, 3)})
+        >>> orders.incremental_append_scan(before).to_arrow(columns=["id"]).to_pylist()
+        [{'id': 3}]
+        """
+        from streamhouse_spark.table.change_scans import scan_appends
+
+        return scan_appends(self, from_exclusive, to_inclusive)
+
+    def changes(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
+        """Return a lazy scan of what the commits after ``from_exclusive`` changed, up to ``to_inclusive``.
+
+        Versions are as for `incremental_append_scan`. The table's columns are followed by ``_change_type`` (``insert``,
+        ``update_preimage``, ``update_postimage`` or ``delete``), ``_commit_version`` and ``_commit_timestamp``, as in
+        Spark's ``CHANGES`` clause. Reading raises `InvalidOptionError` for an unknown version and for a commit whose
+        changes are not recorded row by row, such as an adoption, `OffsetsTrimmedError` or `SnapshotExpiredError` if
+        changes are no longer retained.
+
+        >>> before = people.refresh().version
+        >>> people.delete([2])
+        BucketOffsets({0: [2, 3)})
+        >>> people.changes(before).to_arrow(columns=["id", "_change_type"]).to_pylist()
+        [{'id': 2, '_change_type': 'delete'}]
+        """
+        from streamhouse_spark.table.change_scans import scan_changes
+
+        return scan_changes(self, from_exclusive, to_inclusive)
 
     def lookup(
         self,
@@ -781,7 +827,9 @@ class Table(TableHandle, Scannable):
 
         drop_branch(self, name)
 
-    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+    def read_version(
+        self, version: int | str, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None
+    ) -> pa.Table:
         """Read the rows as of a commit number or a tag.
 
         Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.

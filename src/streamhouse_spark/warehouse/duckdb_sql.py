@@ -13,10 +13,10 @@ from streamhouse_spark.table.scan import create_duckdb_view, require_library
 if TYPE_CHECKING:
     import duckdb
 
-    from streamhouse_spark.table.system_views import TableView
+    from streamhouse_spark.table.scan import Scannable
 
 
-def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBPyRelation:
+def run_sql(open_view: Callable[[str], Scannable], query: str) -> duckdb.DuckDBPyRelation:
     """Return a query as a lazy relation, see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
     # without Python's variables: those in sight are of this function
     connection = require_library("duckdb").connect(config={"python_enable_replacements": False})

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
-    from streamhouse_spark.table.system_views import TableView
+    from streamhouse_spark.table.scan import Scannable
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
@@ -367,7 +367,7 @@ class Warehouse:
         table = open_pointed(self, path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
 
-    def view(self, name: str) -> TableView:
+    def view(self, name: str) -> Scannable:
         """Open anything readable by name: a table, ``<table>$lake``, ``<table>$changelog`` or a system table.
 
         Raises `InvalidNameError` for an unsupported suffix, listing the supported ones.
