@@ -6,12 +6,13 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
-from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
+from streamhouse_spark.errors import LakeMismatchError, MissingExtraError, StreamhouseError
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.lake import LakeView
 from streamhouse_spark.table.system_views import Inspect
@@ -116,6 +117,8 @@ TRANSACTION = Transaction("app", 1)
 LOOKUP = {"columns": ["name"], "max_staleness_ms": 0, "at_least": {0: OffsetRange(0, 1)}}
 READ = {"columns": ["id"], "filter": [("id", ">", 0)]}
 
+MISSING_DATAFUSION = None if find_spec("datafusion") else MissingExtraError
+
 CALLS: dict[str, Call | list[Call]] = {
     "Warehouse": Call(
         lambda world: lambda **given: Warehouse(**given, storage=world.storage), {"location": "wh", "settings": {}}
@@ -200,6 +203,8 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.count": Call(_log, {}),
     "Table.to_pandas": Call(_log, {}),
     "Table.to_polars": Call(_log, {}),
+    "Table.to_arrow_dataset": Call(_log, {}),
+    "Table.to_datafusion": Call(_log, {"name": "rows", "context": None}, refused=MISSING_DATAFUSION),
     "Table.to_duckdb": Call(_log, {"name": "rows", "connection": None}),
     "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
     "Table.lookup_one": Call(_keyed, {"key": 1, **LOOKUP}),
@@ -268,6 +273,8 @@ CALLS: dict[str, Call | list[Call]] = {
     "LakeView.count": Call(_lake, {}),
     "LakeView.to_pandas": Call(_lake, {}),
     "LakeView.to_polars": Call(_lake, {}),
+    "LakeView.to_arrow_dataset": Call(_lake, {}),
+    "LakeView.to_datafusion": Call(_lake, {"name": "rows", "context": None}, refused=MISSING_DATAFUSION),
     "LakeView.to_duckdb": Call(_lake, {"name": "rows", "connection": None}),
     "LakeView.compact": Call(_lake, {"purge": True, "dry_run": True}),
     "LakeView.expire_snapshots": Call(_lake, {"retain_last": 1, "older_than_ms": 0, "dry_run": True}),

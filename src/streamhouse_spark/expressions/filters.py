@@ -66,7 +66,8 @@ class Filter:
         if self.expression is None:
             bound = _bind_groups(self.groups, schema)
         elif self.node is None:
-            bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), None)
+            columns = _find_columns(self.expression, schema)
+            bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), columns)
         else:
             bound = BoundFilter(self.expression, self.node, tuple(sorted(self.node.columns())))
         _check(bound.expression, schema)
@@ -369,6 +370,19 @@ def _to_member(field: pa.Field, value: Any) -> Any:
 def _is_float32(value: float) -> bool:
     with np.errstate(over="ignore"):
         return bool(math.isnan(value) or float(np.float32(value)) == value)
+
+
+def _find_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...] | None:
+    """Return columns that include all that an expression references; None if its text does not tell."""
+    text = str(expression)
+    names = tuple(name for name in schema.names if name in text)
+    if "FieldPath" in text:  # by place
+        return None
+    try:
+        _check(expression, pa.schema([schema.field(name) for name in names]))
+    except (InvalidOptionError, SchemaMismatchError):
+        return None
+    return names
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:

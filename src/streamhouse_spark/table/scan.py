@@ -26,9 +26,11 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    import datafusion
     import duckdb
     import pandas as pd
     import polars as pl
+    import pyarrow.dataset as ds
 
     from streamhouse_spark.expressions.filters import Filter, FilterLike, Projection
     from streamhouse_spark.log.state import TableState
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from streamhouse_spark.schema.table_schema import TableSchema
 
 HEAD_ROWS = 10
-_NO_LIMIT = 2**62
-"""More rows than a table has."""
 _ID_DIGITS_MAX = 20
 """Digits of a lake snapshot's id; Python does not print much larger numbers."""
 
@@ -114,6 +114,39 @@ class Scannable(ABC):
             raise InvalidOptionError(f"name {quote(name)} cannot be a view of DuckDB: {error}; give another") from error
         return to
 
+    def to_datafusion(self, name: str, context: datafusion.SessionContext | None = None) -> datafusion.SessionContext:
+        """Register the rows as a table of a DataFusion session, by default a new one, and return it.
+
+        Each query reads the latest rows of these columns, as with `to_duckdb`.
+
+        >>> orders.to_datafusion("o").sql("SELECT sum(amount) AS s FROM o").to_pylist()
+        [{'s': 13.5}]
+        """
+        library = require_library("datafusion")
+        if context is not None and not isinstance(context, library.SessionContext):
+            raise InvalidOptionError(f"context is {quote(context)}, expected a SessionContext of DataFusion")
+        to: datafusion.SessionContext = library.SessionContext() if context is None else context
+        rows = self.to_arrow_dataset()
+        if any(_has_floats(field.type) for field in rows.schema):  # as in `create_duckdb_view`
+            to.register_dataset(f"{name}$rows", rows)
+            terms = ", ".join(_select_terms(rows.schema))
+            to.sql(f"CREATE VIEW {quote_name(name)} AS SELECT {terms} FROM {quote_name(name + '$rows')}")  # noqa: S608
+        else:
+            to.register_dataset(name, rows)
+        return to
+
+    def to_arrow_dataset(self) -> ds.Dataset:
+        """Return the rows as a pyarrow dataset, for engines that push columns and filters down into one.
+
+        Each scanner reads the latest rows of these columns. Filters compare as Arrow does.
+
+        >>> orders.to_arrow_dataset().to_table(columns=["id"], filter=pc.field("amount") > 5).to_pylist()
+        [{'id': 1}]
+        """
+        from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
+
+        return ScanDataset(self.scan())
+
     def __arrow_c_schema__(self) -> object:
         return self.scan().schema.__arrow_c_schema__()
 
@@ -152,14 +185,28 @@ class FixedColumns:
 def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: Scan) -> None:
     """Create a temporary view of a scan, which every query of it reads anew. Raises DuckDB's errors for the name.
 
-    DuckDB lets Arrow evaluate filters, and to Arrow NaN is greater than nothing, while DuckDB orders it above all
-    numbers. It pushes no filter through a limit, but columns.
+    DuckDB lets the dataset select columns and evaluate filters, as Arrow does. To Arrow NaN is greater than nothing,
+    while DuckDB orders it above all numbers, so columns with floating-point numbers are hidden from such filters.
     """
-    rows = FixedColumns(scan)
+    from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
+
+    rows = ScanDataset(scan)
     if any(_has_floats(field.type) for field in rows.schema):
-        connection.from_arrow(rows).limit(_NO_LIMIT).create_view(name, replace=True)
+        connection.from_arrow(rows).project(", ".join(_select_terms(rows.schema))).create_view(name, replace=True)
     else:
         connection.register(name, rows)
+
+
+def _select_terms(schema: pa.Schema) -> Iterator[str]:
+    """Return SQL of all columns, in which those with floating-point numbers are no plain columns."""
+    for field in schema:
+        name = quote_name(field.name)
+        yield f"coalesce({name}, NULL) AS {name}" if _has_floats(field.type) else name
+
+
+def quote_name(name: str) -> str:
+    """Return a name as DuckDB and DataFusion quote it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _has_floats(data_type: pa.DataType) -> bool:
