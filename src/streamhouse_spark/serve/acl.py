@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from streamhouse_spark.config.table_properties import VIEW
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.paths import parse_database, parse_table_name
-from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.types import TableName, TablePath
 from streamhouse_spark.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -37,6 +38,8 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     truncate_message,
 )
+from streamhouse_spark.log.state import TableState
+from streamhouse_spark.table.refresh_commit import last_refresh
 
 if TYPE_CHECKING:
     from jwt import PyJWK
@@ -55,6 +58,8 @@ _ANSWER_BYTES_MAX: Final = 1 << 20
 _TIMEOUT_S: Final = 5
 _MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
+_DEFINITION_SUFFIXES: Final = ("lineage", "options")
+"""System tables that contain the query of a materialized table or the names of its sources."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 Fetch = Callable[[str], bytes]
 logger = logging.getLogger(__name__)
@@ -143,7 +148,27 @@ def require_right(client: Client, right: Right, path: TablePath) -> None:
         )
 
 
-def table_not_found(client: Client, path: TablePath) -> TableNotFoundError:
+def can_see_definition(client: Client, state: TableState) -> bool:
+    """Return whether the client may see the query of a materialized table, which names its sources.
+
+    The client must have the right to read every source. Before the first refresh the sources are unknown, so only a
+    client that may read all tables sees the query.
+    """
+    if VIEW not in state.properties or client.can_read_all():
+        return True
+    _, lineage = last_refresh(state)
+    return lineage is not None and all(
+        client.can("read", parse_table_name(source.name).path) for source in lineage.sources
+    )
+
+
+def require_definition(client: Client, name: TableName, state: TableState) -> None:
+    """Raise `TableNotFoundError` for a system table that names sources of a materialized table, if one is hidden."""
+    if name.suffix in _DEFINITION_SUFFIXES and not can_see_definition(client, state):
+        raise table_not_found(client, name)
+
+
+def table_not_found(client: Client, path: TablePath | TableName) -> TableNotFoundError:
     """Return the error of a table that a client cannot see, equal to that of a missing table."""
     return TableNotFoundError(
         f"table {path} does not exist, or the client {client.name} has no right on it; ask for a right, or for one of "

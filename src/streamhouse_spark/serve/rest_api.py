@@ -26,6 +26,7 @@ from streamhouse_spark.config.table_properties import VIEW, view_facts
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import (
     InvalidOptionError,
@@ -42,7 +43,7 @@ from streamhouse_spark.read.tail import Tail
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_row_texts
-from streamhouse_spark.serve.acl import ANONYMOUS
+from streamhouse_spark.serve.acl import ANONYMOUS, Client, can_see_definition, require_definition
 from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.auth import client_of, make_route, require
 from streamhouse_spark.serve.metrics import ServerCounters
@@ -136,7 +137,9 @@ class _RowsApi:
         table = self._open_table(request)
         costs = table.costs().to_json() if "costs" in parse_parameters(request, ("costs",)) else None
         return JSONResponse(
-            describe_table(table) | describe_failures(table) | ({"costs": costs} if costs is not None else {})
+            describe_table(table, client_of(request))
+            | describe_failures(table)
+            | ({"costs": costs} if costs is not None else {})
         )
 
     # -- writing ------------------------------------------------------------------------------------------------------
@@ -228,6 +231,8 @@ class _RowsApi:
         kind = media_type(request.headers.get("accept"))
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
         where = parameters.get("where") or None
+        if (parsed := parse_table_name(name)).suffix is not None:
+            require_definition(client_of(request), parsed, self._tables.table(str(parsed.path)).state)
         rows = self._warehouse.view(name).scan(columns=columns, filter=where, limit=limit).to_arrow()
         return Response(write_rows(rows, kind), media_type=kind)
 
@@ -526,8 +531,8 @@ def _format_event(kind: str, position: LogPosition, rows: str) -> str:
     return f"id: {at}\nevent: {kind}\ndata: {rows}\n\n"
 
 
-def describe_table(table: Table) -> dict[str, Any]:
-    """Describe the state that was read last, without storage requests."""
+def describe_table(table: Table, client: Client) -> dict[str, Any]:
+    """Describe the state that was read last to a client, without storage requests."""
     state = table.state
     columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
     return {
@@ -541,7 +546,7 @@ def describe_table(table: Table) -> dict[str, Any]:
         "rounds": _describe_rounds(state),
         "readers": _describe_readers(state),
         "writers": _describe_writers(state),
-        "view": view_facts(state.properties, table.name),
+        "view": view_facts(state.properties, table.name) if can_see_definition(client, state) else None,
     }
 
 

@@ -11,11 +11,14 @@ from pyarrow import flight
 
 from kit.serving import http_client
 from streamhouse_spark import Warehouse
+from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
+from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.flight.server import FlightServer
 from streamhouse_spark.serve.options import ListenAddress, ServeOptions
+from streamhouse_spark.table.refresh_commit import source_version
 
 TOKEN = "token-of-the-public-client"
 ACCESS = Access(
@@ -35,6 +38,8 @@ TABLE_PAIRS = [
     ("salaries_2026", "absent"),
 ]
 """A table that is there, or nearly, and one that is not: the answers are the same but for the names."""
+VIEWS = {"pub.of_hidden": "hr.salaries_2026", "pub.of_visible": "pub.t"}
+"""Materialized table → its source."""
 API_CALLS = {
     "describe": ("GET", "/api/v1/tables/{name}", None),
     "read": ("GET", "/api/v1/tables/{name}/rows", None),
@@ -65,6 +70,13 @@ def warehouse(tmp_path_factory):
     for name in ("pub.t", "pub.w", "pub.formerly", "hr.salaries_2026", "hr.payroll", "default.salaries_2026"):
         warehouse.create_table(name, "id BIGINT").append([{"id": 1}])
     warehouse.rename_table("pub.formerly", "hr.secret")
+    for view, source in VIEWS.items():
+        definition = ViewDefinition(f"SELECT id FROM {source}", "incremental", 60_000, ("id",), "natural", {})
+        table = warehouse.create_table(
+            view, "id BIGINT NOT NULL", primary_key=["id"], properties={VIEW: definition.to_text()}
+        )
+        lineage = Lineage((source_version(source, warehouse.table(source).state),))
+        table.upsert([{"id": 1}], transaction=lineage.transaction(1))
     return warehouse
 
 
@@ -116,6 +128,20 @@ def test_a_hidden_table_answers_as_an_absent_one(client, call, hidden, absent):
         assert answer.status_code == 404
         answers.append(described(answer, name))
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("suffix", ["lineage", "options"])
+def test_a_view_names_its_sources_only_to_clients_that_may_read_them(client, suffix):
+    for url in ("/api/v1/tables/pub.{}${}/rows", "/iceberg/v1/namespaces/pub/tables/{}${}"):
+        visible, hidden = (client.get(url.format(view, suffix)) for view in ("of_visible", "of_hidden"))
+        assert visible.status_code == 200
+        assert hidden.status_code == 404
+        assert_hides(hidden.text, "pub.of_hidden")
+    assert client.get("/api/v1/tables/pub.of_visible").json()["view"]["query"] == "SELECT id FROM pub.t"
+    described_view = client.get("/api/v1/tables/pub.of_hidden")
+    assert described_view.status_code == 200
+    assert_hides(described_view.text, "pub.of_hidden")
+    assert len(client.get("/api/v1/tables/pub.of_hidden/rows").json()) == 1
 
 
 @pytest.mark.parametrize("call", ICEBERG_CALLS)
@@ -176,6 +202,10 @@ def test_a_hidden_table_answers_as_an_absent_one_over_flight(app, hidden, absent
                 texts.append((type(caught.value), text))
             answers.append(texts)
         assert answers[0] == answers[1]
+        read_lineage = [json.dumps({"table": f"pub.{view}$lineage"}).encode() for view in ("of_visible", "of_hidden")]
+        assert client.do_get(flight.Ticket(read_lineage[0]), options).read_all().num_rows == 1
+        with pytest.raises(Exception, match="TABLE_NOT_FOUND"):
+            client.do_get(flight.Ticket(read_lineage[1]), options)
         listed = [list(client.list_flights(criteria, options)) for criteria in (b"hr", b"nowhere", b"gone")]
         assert listed == [[], [], []]
     finally:

@@ -45,6 +45,7 @@ REFUSED = {  # what a browser sends without asking first, and under a name that 
     "JSON with text behind a comma": (OPEN, 415, ["Content-Type: application/json, text/plain"]),
     "JSON with a list as parameter": (OPEN, 415, ["Content-Type: application/json; x=, text/plain"]),
     "two types": (OPEN, 415, ["Content-Type: text/plain", JSON]),
+    "two types, JSON first": (OPEN, 415, [JSON, "Content-Type: text/plain"]),
     "a type that begins like JSON": (OPEN, 415, ["Content-Type: application/jsonp"]),
     "all types": (OPEN, 415, ["Content-Type: */*"]),
     "JSON in Latin-1": (OPEN, 415, [f"{JSON}; charset=latin1"]),

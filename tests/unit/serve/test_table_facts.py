@@ -10,6 +10,7 @@ from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.serve import app
+from streamhouse_spark.serve.acl import ANONYMOUS
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.rest_api import describe_failures, describe_table
 from streamhouse_spark.table.refresh_commit import pause_refreshes
@@ -23,7 +24,7 @@ def table(tmp_path):
 
 
 def test_a_new_table(table):
-    found = describe_table(table)
+    found = describe_table(table, ANONYMOUS)
     assert found["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
     assert (found["buckets"], found["properties"]["table.log.ttl"]) == (2, "3d")
     assert (found["rounds"], found["readers"], found["writers"], found["view"]) == ([], [], [], None)
@@ -33,7 +34,7 @@ def test_rounds_say_how_many_rows_each_moved(table):
     for number in (3, 5, 2):
         table.append([{"id": n, "name": "x"} for n in range(number)])
         tier(table)
-    found = describe_table(table)["rounds"]
+    found = describe_table(table, ANONYMOUS)["rounds"]
     assert [one["rows"] for one in found] == [2, 5], "the newest first; of the oldest that is known nobody knows it"
     assert found[0]["snapshot_id"] == str(table.state.lake.snapshot_id)
     assert found[0]["recorded_at"] >= found[1]["recorded_at"]
@@ -45,7 +46,7 @@ def test_readers_and_writers(table):
     table.append([{"id": 2, "name": "y"}], transaction=Transaction("second", 9))
     table.move_consumer("all", dict(table.refresh().ends))
     table.move_consumer("none", {0: 0, 1: 0})
-    found = describe_table(table)
+    found = describe_table(table, ANONYMOUS)
     assert [(one["consumer"], one["lag_rows"]) for one in found["readers"]] == [("all", 0), ("none", 12)]
     assert {(one["writer"], one["version"]) for one in found["writers"]} == {("first", 1), ("second", 9)}
     assert all(one["wrote_at"].endswith("Z") for one in found["writers"])
@@ -57,11 +58,11 @@ def test_a_materialized_table_shows_its_query(tmp_path):
     table = warehouse.create_table(
         "s.v", "one INT NOT NULL", primary_key=["one"], properties={VIEW: definition.to_text()}
     )
-    found = describe_table(table)
+    found = describe_table(table, ANONYMOUS)
     told = {"query": "SELECT 1 AS one", "mode": "incremental", "freshness_s": 60.0, "paused": False}
     assert found["view"] == told
     pause_refreshes(table)
-    assert describe_table(table)["view"] == {**told, "paused": True}
+    assert describe_table(table, ANONYMOUS)["view"] == {**told, "paused": True}
     assert VIEW not in found["properties"]
 
 
@@ -69,7 +70,7 @@ def test_they_are_answered_over_http(table):
     table.append([{"id": 1, "name": "x"}])
     client = http_client(make_app(Warehouse(table.storage.url)))
     plain = client.get("/api/v1/tables/s.t").json()
-    assert plain == describe_table(table) | {"failed_rounds": []}
+    assert plain == describe_table(table, ANONYMOUS) | {"failed_rounds": []}
     costs = client.get("/api/v1/tables/s.t?costs=1").json()["costs"]
     assert costs["estimate"]["total_usd"] > 0
     assert costs["workload"]["commits_per_day"] > 0

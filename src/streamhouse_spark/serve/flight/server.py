@@ -21,7 +21,9 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamhouse_spark.core.concurrency import new_event, new_lock
+from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
+from streamhouse_spark.serve.acl import require_definition
 from streamhouse_spark.serve.app_context import AppContext
 from streamhouse_spark.serve.flight.middleware import (
     Call,
@@ -117,7 +119,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.FlightInfo:
         def answer(call: Call) -> flight.FlightInfo:
-            request = _parse_descriptor(call, descriptor)
+            request = self._parse_descriptor(call, descriptor)
             return _to_flight_info(self._reads.offer(request), descriptor)
 
         return self._calls.run_call("GetFlightInfo", context, answer)
@@ -131,7 +133,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         """
 
         def answer(call: Call) -> flight.SchemaResult:
-            return flight.SchemaResult(self._reads.schema(_parse_descriptor(call, descriptor)))
+            return flight.SchemaResult(self._reads.schema(self._parse_descriptor(call, descriptor)))
 
         try:
             return self._calls.run_call("GetSchema", context, answer)
@@ -144,12 +146,25 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
         def answer(call: Call) -> flight.FlightDataStream:
             parsed = parse_ticket(ticket.ticket)
-            call.require_read(parsed.request.table)
+            self._require_read(call, parsed.request.table)
             self._require_room(call)
             rows = self._reads.rows(parsed)
             return flight.GeneratorStream(rows.schema, self._register_stream(call, rows.batches))
 
         return self._calls.run_call("DoGet", context, answer)
+
+    def _parse_descriptor(self, call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
+        """Return the request of a descriptor, for a table that the client may read."""
+        is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
+        request = parse_path(descriptor.path) if is_path else parse_command(descriptor.command or b"")
+        self._require_read(call, request.table)
+        return request
+
+    def _require_read(self, call: Call, table: str) -> None:
+        """Raise `TableNotFoundError` if the client may not read a table or system table."""
+        call.require_read(table)
+        if (name := parse_table_name(table)).suffix is not None:
+            require_definition(call.client_or_unknown, name, self._shared.tables.table(str(name.path)).state)
 
     def _list_tables(self, call: Call, criteria: bytes) -> list[flight.FlightInfo]:
         database = criteria.decode("utf-8", "replace") or None
@@ -232,14 +247,6 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
         self._calls.run_call(method, context, answer)
         raise AssertionError
-
-
-def _parse_descriptor(call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
-    """Return the request of a descriptor, for a table that the client may read."""
-    is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
-    request = parse_path(descriptor.path) if is_path else parse_command(descriptor.command or b"")
-    call.require_read(request.table)
-    return request
 
 
 def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:

@@ -18,8 +18,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from streamhouse_spark.core.types import TableName
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.serve.acl import Right, database_not_found
+from streamhouse_spark.serve.acl import Right, database_not_found, require_definition
 from streamhouse_spark.serve.auth import client_of, make_route
 from streamhouse_spark.serve.iceberg.served_tables import Document, ServedTable, StaleFallback, VirtualTables
 from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
@@ -195,7 +196,10 @@ class _Catalog:
         suffix = request.path_params["table"].partition("$")[2]
         if not suffix and _is_lake_catalog(request):
             suffix = LAKE
-        return self._tables.table(_base_table(request)), suffix.lower() or None
+        served = self._tables.table(_base_table(request))
+        if suffix:
+            require_definition(client_of(request), TableName(served.table.path, suffix.lower()), served.table.state)
+        return served, suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
         """Return the document, and the reason if it falls back to the lake alone."""
