@@ -134,9 +134,11 @@ class Table(TableHandle, Scannable):
     def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Append rows to a log table. All rows are durable and visible to all readers when this returns, or none are.
 
-        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts. Columns
-        match by name; a missing column gets its default, or null. Returns the offsets of the rows. If the
-        ``transaction`` is already stored, nothing is appended and the offsets of its first commit are returned.
+        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, anything else with Arrow's C
+        stream (a relation of DuckDB, a scan), or a list of dicts. A reader or query is staged in pieces, with memory
+        for a few of them. Columns match by name; a missing column gets its default, or null. Returns the offsets of
+        the rows. If the ``transaction`` is already stored, nothing is appended and the offsets of its first commit are
+        returned.
 
         Raises:
             SchemaMismatchError: before anything is written; names the column.
@@ -176,9 +178,10 @@ class Table(TableHandle, Scannable):
     ) -> BucketOffsets:
         """Insert or update rows by primary key. ``table.merge-engine`` says how a row is merged with the stored one.
 
-        By default the last row of a key replaces the stored row. ``rows`` are as for `append`. If a key occurs several
-        times, its rows are applied in order, and the changelog gets one net change. ``columns`` makes it a partial
-        update: ``rows`` have the primary key and these columns only. Other columns keep their values; in new rows they
+        By default the last row of a key replaces the stored row. ``rows`` are as for `append`, but all of them are read
+        into memory. If a key occurs several times, its rows are applied in order, and the changelog gets one net
+        change. ``columns`` makes it a partial update: ``rows`` have the primary key and these columns only. Other
+        columns keep their values; in new rows they
         get their defaults, or null.
 
         Rows are durable and visible to all readers when this returns, all or none. Concurrent writers are supported.
