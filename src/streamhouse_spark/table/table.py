@@ -181,8 +181,7 @@ class Table(TableHandle, Scannable):
         By default the last row of a key replaces the stored row. ``rows`` are as for `append`, but all of them are read
         into memory. If a key occurs several times, its rows are applied in order, and the changelog gets one net
         change. ``columns`` makes it a partial update: ``rows`` have the primary key and these columns only. Other
-        columns keep their values; in new rows they
-        get their defaults, or null.
+        columns keep their values; in new rows they get their defaults, or null.
 
         Rows are durable and visible to all readers when this returns, all or none. Concurrent writers are supported.
         Returns the offsets of the changes in the changelog; an unchanged row has no change. If the ``transaction`` is
