@@ -5,28 +5,42 @@ import, so this module is imported where it is used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.table.scan import FixedColumns, Scan
+
+
+class PushdownRows(Protocol):
+    """Rows that are read anew each time."""
+
+    schema: pa.Schema
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether only so many rows are read, from which filters then select."""
+
+    def read(
+        self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def filtered(self, filter: pc.Expression) -> Self: ...
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
-    """The rows of a scan, read anew by each scanner. It has the columns that the scan has now."""
+    """Rows with the columns that they have now."""
 
-    def __init__(self, scan: Scan) -> None:  # the dataset of the base class is none
-        self._scan = scan
-        self._rows = FixedColumns(scan)
+    def __init__(self, rows: PushdownRows) -> None:  # the base class has a dataset of Arrow, and this one none
+        self._rows = rows
 
     def __reduce__(self) -> tuple[object, ...]:
-        return ScanDataset, (self._scan,)
+        return ScanDataset, (self._rows,)
 
     def __repr__(self) -> str:
-        return f"ScanDataset({self._scan!r})"
+        return f"ScanDataset({self._rows!r})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -39,26 +53,17 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         **_options: Any,
     ) -> ds.Scanner:
         """Return a scanner of these columns of the rows that match the filter, as Arrow compares them."""
-        scan = self._rows.scan
-        if isinstance(columns, Mapping) or (filter is not None and scan.max_rows is not None):
-            # of a limited scan, the filter selects from the rows within the limit
-            return ds.Scanner.from_batches(
-                self._read(scan), schema=self.schema, columns=columns, filter=filter, use_threads=False
-            )
-        names = self.schema.names if columns is None else columns
-        schema = pa.schema([self.schema.field(name) for name in names])
-        scan = scan.select(*names) if filter is None else scan.select(*names).filter(filter)
-        return ds.Scanner.from_batches(self._read(scan), schema=schema)
+        if isinstance(columns, Mapping) or (filter is not None and self._rows.is_limited):
+            batches = self._rows.read()
+            return ds.Scanner.from_batches(batches, schema=self.schema, columns=columns, filter=filter)
+        schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
+        return ds.Scanner.from_batches(self._rows.read(schema.names, filter), schema=schema)
 
-    def _read(self, scan: Scan) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a scan, which is planned when the first are asked for."""
-        yield from self._rows.open(scan)
-
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:  # noqa: ARG002 - it prunes whole ones
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:  # noqa: ARG002 - of whole ones
         yield _Fragment(self)
 
     def filter(self, expression: pc.Expression) -> ScanDataset:
-        return ScanDataset(self._scan.filter(expression))
+        return ScanDataset(self._rows.filtered(expression))
 
     @property
     def partition_expression(self) -> None:
@@ -76,5 +81,5 @@ class _Fragment:
     def __init__(self, dataset: ScanDataset) -> None:
         self._dataset = dataset
 
-    def scanner(self, schema: pa.Schema | None = None, **arguments: Any) -> ds.Scanner:  # noqa: ARG002 - it is the dataset's
+    def scanner(self, schema: pa.Schema | None = None, **arguments: Any) -> ds.Scanner:  # noqa: ARG002 - the dataset's
         return self._dataset.scanner(**arguments)

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,16 @@ _ID_DIGITS_MAX = 20
 """Digits of a lake snapshot's id; Python does not print much larger numbers."""
 
 T = TypeVar("T")
+
+
+class ArrowStream(Protocol):
+    """An object with Arrow's C stream: frames, tables, readers, and results of queries."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+RowsLike: TypeAlias = "ArrowStream | pd.DataFrame | Sequence[Mapping[str, Any]]"
+"""Rows to write, as users give them."""
 
 
 @validates_arguments()
@@ -145,7 +155,7 @@ class Scannable(ABC):
         """
         from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
 
-        return ScanDataset(self.scan())
+        return ScanDataset(FixedColumns(self.scan()))
 
     def __arrow_c_schema__(self) -> object:
         return self.scan().schema.__arrow_c_schema__()
@@ -163,6 +173,20 @@ class FixedColumns:
     def __init__(self, scan: Scan) -> None:
         self.schema = scan.schema
         self.scan = scan.select(*self.schema.names)
+
+    def __repr__(self) -> str:
+        return repr(self.scan)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.scan.max_rows is not None
+
+    def filtered(self, filter: FilterLike) -> FixedColumns:
+        return FixedColumns(self.scan.filter(filter))
+
+    def read(self, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> Iterator[pa.RecordBatch]:
+        """Read columns of the rows that match a filter. The scan is planned when the first batch is asked for."""
+        yield from self.open(self.scan.scan(columns=columns, filter=filter))
 
     def open(self, scan: Scan) -> pa.RecordBatchReader:
         """Open a scan. Raises `SchemaMismatchError` if a column was dropped or has another type than in the schema."""
@@ -190,7 +214,7 @@ def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: S
     """
     from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
 
-    rows = ScanDataset(scan)
+    rows = ScanDataset(FixedColumns(scan))
     if any(_has_floats(field.type) for field in rows.schema):
         connection.from_arrow(rows).project(", ".join(_select_terms(rows.schema))).create_view(name, replace=True)
     else:

@@ -16,7 +16,7 @@ from streamhouse_spark.log.catalog.branches import find_branch
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.table.scan import Scan, Scannable, TableSource
+from streamhouse_spark.table.scan import RowsLike, Scan, Scannable, TableSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Table(TableHandle, Scannable):
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+    def append(self, rows: RowsLike, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Append rows to a log table. All rows are durable and visible to all readers when this returns, or none are.
 
         ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, anything else with Arrow's C
@@ -174,7 +174,7 @@ class Table(TableHandle, Scannable):
         return open_writer(self._log_writer, producer_id, *limits)
 
     def upsert(
-        self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
+        self, rows: RowsLike, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
         """Insert or update rows by primary key. ``table.merge-engine`` says how a row is merged with the stored one.
 
@@ -203,7 +203,7 @@ class Table(TableHandle, Scannable):
     @overload
     def delete(self, *, where: FilterLike, transaction: Transaction | None = None) -> int: ...
     def delete(
-        self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
+        self, keys: Any = None, *, where: FilterLike | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
         """Delete rows by primary key, or from a log table the rows that match ``where``.
 
@@ -228,7 +228,7 @@ class Table(TableHandle, Scannable):
         return delete_matching(self, where, transaction)
 
     def overwrite(
-        self, rows: Any, *, where: FilterLike | None = None, transaction: Transaction | None = None
+        self, rows: RowsLike, *, where: FilterLike | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
         """Replace all rows, or those that match ``where``. Readers see either the old rows or the new ones.
 
@@ -246,7 +246,7 @@ class Table(TableHandle, Scannable):
 
         return overwrite(self, self._log_writer, rows, where, transaction)
 
-    def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+    def overwrite_partitions(self, rows: RowsLike, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`.
 
         >>> orders.overwrite_partitions([{"id": 4, "day": "tue", "amount": 2.0}])
