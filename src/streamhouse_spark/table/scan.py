@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
+from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.errors import (
     InvalidOptionError,
     MissingExtraError,
@@ -386,7 +387,8 @@ class Scan(Scannable):
         """Count the rows, from metadata alone where that is exact. With a limit, no further rows are read."""
         num_rows = None if self.filters else self.source.count_by_metadata()
         if num_rows is None:
-            num_rows = sum(batch.num_rows for batch in replace(self, columns=())._open()[1])  # noqa: SLF001 - our own
+            batches = replace(self, columns=())._open()[1]  # noqa: SLF001 - our own
+            num_rows = sum(batch.num_rows for batch in track_rows(batches, f"count {self.source.name}", None))
         return num_rows if self.max_rows is None else min(num_rows, self.max_rows)
 
     def plan(self) -> ScanSummary:
@@ -441,6 +443,8 @@ class PlannedSource(RowSource):
             projection = planned.projection
             plan = planned.sources.plan(planned.table)
             tables = read_tables(planned.table, plan, filter=projection.filter, node=projection.node)
+            total = None if scan.filters else planned.sources.count_rows()
+            tables = track_rows(tables, f"read {self.name}", total, planned.table.world.clock)
             return projection.joined([projection.finish(rows) for rows in tables])
 
         return self.read_planned(scan, read)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import new_lock
+from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
 from streamhouse_spark.log.idempotency import require_writable
@@ -116,7 +117,8 @@ class LogTableWriter:
             return state, missing, iter((fitted,))
         schema, older = evaluate_defaults(state.schema, StatementContext.of(self.table.world)), state.schemas
         pieces = (convert_rows(piece, schema, table=self.table.name, older=older)[0] for piece in iter_tables(reader))
-        return state, missing, chain((fitted,), pieces)
+        tracked = track_rows(pieces, f"append to {self.table.name}", None, self.table.world.clock)
+        return state, missing, chain((fitted,), tracked)
 
     def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """Convert rows as `convert_rows` does; refresh the schema if the cached one does not have their columns."""
