@@ -270,7 +270,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, schema: pa.Schema | str | SparkSchema, *, previous: Self | None = None) -> Self:
-        """Create the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+        """Create the schema of a new table from an Arrow schema, Spark DDL, a PySpark ``StructType`` or rows.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
@@ -461,9 +461,21 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
         return ddl.parse_columns(schema, paths=paths)
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
-    raise SchemaMismatchError(
-        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType"
-    )
+    return _columns_of(_schema_of_rows(schema))
+
+
+def _schema_of_rows(rows: Any) -> pa.Schema:
+    """Return the columns of a frame or of anything else with Arrow's C stream."""
+    kind = type(rows)
+    try:
+        if kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas":
+            return pa.Schema.from_pandas(rows, preserve_index=False)
+        return pa.RecordBatchReader.from_stream(rows).schema
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"the schema is a {kind.__name__}, expected a pyarrow.Schema, a Spark DDL string, a StructType, or a frame or "
+            "other rows whose columns the table gets"
+        ) from error
 
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:

@@ -83,29 +83,29 @@ class Scannable(ABC):
         """
         return self.scan().limit(rows).to_arrow()
 
-    def count(self) -> int:
+    def count(self, *, filter: FilterLike | None = None) -> int:
         """Count the rows: from metadata alone, unless rows have to be merged, filtered or found deleted.
 
         >>> orders.count()
         2
         """
-        return self.scan().count()
+        return self.scan(filter=filter).count()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into a pandas frame.
+    def to_pandas(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pd.DataFrame:
+        """Read all rows into a pandas frame. ``columns`` and ``filter`` are as for `scan`.
 
-        >>> len(orders.to_pandas())
-        2
+        >>> len(orders.to_pandas(filter="amount > 5"))
+        1
         """
-        return self.scan().to_pandas()
+        return self.scan(columns=columns, filter=filter).to_pandas()
 
-    def to_polars(self) -> pl.DataFrame:
-        """Read all rows into a polars frame.
+    def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
+        """Read all rows into a polars frame. ``columns`` and ``filter`` are as for `scan`.
 
-        >>> orders.to_polars().height
-        2
+        >>> orders.to_polars(columns=["id"]).shape
+        (2, 1)
         """
-        return self.scan().to_polars()
+        return self.scan(columns=columns, filter=filter).to_polars()
 
     def to_duckdb(self, name: str, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
         """Register the rows as a view of a DuckDB connection, by default a new one in memory, and return it.
@@ -372,19 +372,22 @@ class Scan(Scannable):
         scan = self.scan(columns=columns, filter=filter)
         return scan.source.read(scan) if scan.max_rows is None else scan.to_arrow_batch_reader().read_all()
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pd.DataFrame:
         """Read all rows into a pandas frame. Raises `MissingExtraError` without pandas."""
         require_library("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow(columns=columns, filter=filter).to_pandas()
         return frame
 
-    def to_polars(self) -> pl.DataFrame:
+    def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
         """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
-        frame: pl.DataFrame = require_library("polars").from_arrow(self.to_arrow())
+        library = require_library("polars")
+        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter))
         return frame
 
-    def count(self) -> int:
+    def count(self, *, filter: FilterLike | None = None) -> int:
         """Count the rows, from metadata alone where that is exact. With a limit, no further rows are read."""
+        if filter is not None:
+            return self.filter(filter).count()
         num_rows = None if self.filters else self.source.count_by_metadata()
         if num_rows is None:
             batches = replace(self, columns=())._open()[1]  # noqa: SLF001 - our own

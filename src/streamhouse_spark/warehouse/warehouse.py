@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
-    from streamhouse_spark.table.scan import Scannable
+    from streamhouse_spark.table.scan import RowsLike, Scannable
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
@@ -261,7 +261,7 @@ class Warehouse:
     def create_table(
         self,
         name: str,
-        schema: pa.Schema | str | SparkSchema,
+        schema: pa.Schema | str | SparkSchema | RowsLike,
         *,
         primary_key: Sequence[str] = (),
         partition_by: Sequence[str] = (),
@@ -272,9 +272,10 @@ class Warehouse:
     ) -> Table:
         """Create a table, and its database and warehouse if they do not exist.
 
-        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. A table with a
-        ``primary_key``, whose columns become NOT NULL, supports upserts and deletes; the first key column that is not a
-        partition column is the default of ``bucket.key``. ``buckets`` sets ``bucket.num``. ``partition_by`` lists
+        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string, a PySpark ``StructType``, or a frame or other rows whose
+        columns the table gets, without the rows. A table with a ``primary_key``, whose columns become NOT NULL,
+        supports upserts and deletes; the first key column that is not a partition column is the default of
+        ``bucket.key``. ``buckets`` sets ``bucket.num``. ``partition_by`` lists
         columns and transforms: ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``, ``truncate(4, c)``. ``defaults``
         maps columns to constants for rows that lack them, as a ``DEFAULT`` clause does; explicit nulls are kept.
         **Commit point:** the name's pointer; a crash before it leaves orphan files.
@@ -284,6 +285,8 @@ class Warehouse:
 
         >>> warehouse.create_table("shop.events", "id BIGINT, at TIMESTAMP", partition_by=["days(at)"])
         Table(shop.events: 2 columns, 1 bucket, 0 rows)
+        >>> warehouse.create_table("shop.points", pl.DataFrame({"x": [0.5]})).append(pl.DataFrame({"x": [0.5]}))
+        BucketOffsets({0: [0, 1)})
         """
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
