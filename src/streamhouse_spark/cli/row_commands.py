@@ -25,9 +25,9 @@ from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
-from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, iter_tables
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows
 
 _COLUMNS: Final = names_option("--columns", metavar="COLUMN", text="Only these columns, separated by commas.")
 _WHERE: Final = click.option(

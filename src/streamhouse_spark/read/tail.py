@@ -204,7 +204,7 @@ def _bind(
         return None, names, names
     from streamhouse_spark.expressions.where import combine_filters
 
-    parsed = combine_filters([filter], state.schema.arrow)
+    parsed = combine_filters([filter])
     projection = Projection.of(state.schema, columns, parsed)
     bound = None if parsed is None else parsed.bind(state.schema.arrow)
     return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
