@@ -191,7 +191,7 @@ def test_changes_that_were_trimmed_are_a_conflict():
         bare = replace(table.refresh().buckets[0], start=2)
         state = replace(table.refresh(), buckets={0: bare})
         judge = conflict_detection.ConflictChecker(begun.base, table.storage, table.keyed.keyed_schema().layout)
-        with pytest.raises(CommitConflictError, match="the log no longer tells what changed in bucket 0 from offset 1"):
+        with pytest.raises(CommitConflictError, match="the changes of bucket 0 from offset 1 have expired"):
             judge.check(state, {})
 
 
@@ -200,7 +200,7 @@ def test_a_log_that_went_back_is_a_conflict():
         table = new_table(ROWS)
         begun = update(10, 10, 5).began(table)
         begun = replace(begun, base=replace(begun.base, buckets={0: (0, 9)}))
-        with pytest.raises(CommitConflictError, match="ended at offset 9 and ends at 3: it was put back"):
+        with pytest.raises(CommitConflictError, match="ended at offset 9 and now ends at 3: the table was restored"):
             begun.commits(table)
 
 

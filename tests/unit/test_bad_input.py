@@ -268,7 +268,7 @@ class TestLocations:
         (tmp_path / "photos" / "cat.jpg").write_text("x")
         before = tree(tmp_path)
         for location in (tmp_path, tmp_path / "photos"):
-            with pytest.raises(WarehouseNotFoundError, match="is not empty"):
+            with pytest.raises(WarehouseNotFoundError, match="expected an empty location"):
                 Warehouse(str(location)).create_table("t", DDL)
         assert tree(tmp_path) == before
 
@@ -646,8 +646,8 @@ class TestArguments:
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
             (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
             (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
-            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "choose another one"),
-            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another one"),
+            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "choose another id"),
+            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another id"),
             (lambda t: t.forget_transactions(5), "expected a text"),
             (lambda t: t.forget_transactions(["app"]), "expected a text"),
             (lambda t: t.tail(start=3.5), "start is 3.5, expected 'latest'"),

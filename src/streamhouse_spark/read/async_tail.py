@@ -62,6 +62,12 @@ class TableWatch:
         finally:
             self._waiting.discard(waiter)
 
+    def note(self, state: TableState) -> None:
+        """Wake the tails with a newer state, for example one that this process wrote before the next poll reads it."""
+        if self._latest is not None and state.version > self._latest.version:
+            self._latest, self._interval_ms = state, POLL_MS[0]
+            self._wake(state)
+
     async def read(self, cursor: LogCursor, state: TableState, shared_by: Hashable | None) -> ReadAhead:
         """Read the next batch, once for all tails with the same ``shared_by`` at the same position."""
         if shared_by is None:
@@ -88,9 +94,7 @@ class TableWatch:
                 await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), self._interval_ms))
                 latest = await run_blocking(self._poller.look, self._latest, self._table.refresh, self._first)
                 self._interval_ms = min(1.1 * self._interval_ms, POLL_MS[1])
-                if latest.version > self._latest.version:
-                    self._latest, self._interval_ms = latest, POLL_MS[0]
-                    self._wake(latest)
+                self.note(latest)
         except Exception as error:  # noqa: BLE001 - the tails raise it
             failure = error
         finally:

@@ -75,7 +75,7 @@ def hold_consumer(
         if isinstance(start, Mapping):
             raise InvalidOptionError(
                 f"{who} of {state.name} has a start position, but its sink {sink.table.name} stores a position; leave "
-                "start out"
+                f"start out, or first run forget_transactions({sink.app_id!r}) on {sink.table.name}"
             )
         start = sink.position_in(consumer_position(state, name))
     stored = start if isinstance(start, Mapping) else consumer_position(state, name)

@@ -179,7 +179,7 @@ class LogCursor:
         )
         for bucket, log in logs.items():
             offsets = OffsetRange(self._positions[bucket], log.end)
-            for log_batch in read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
+            for log_batch in _read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
                 self._positions[bucket] = log_batch.offsets.end
                 yield log_batch
             self._positions[bucket] = log.end
@@ -204,9 +204,9 @@ def _bind(
         return None, names, names
     from streamhouse_spark.expressions.where import combine_filters
 
-    parsed = combine_filters([filter], state.schema.arrow)
+    parsed = combine_filters([filter])
     projection = Projection.of(state.schema, columns, parsed)
-    bound = None if parsed is None else parsed.bound(state.schema.arrow)
+    bound = None if parsed is None else parsed.bind(state.schema.arrow)
     return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
 
 
@@ -355,7 +355,7 @@ def _is_duration(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and value >= 0)
 
 
-def read_log(
+def _read_log(
     table: TableHandle,
     state: TableState,
     bucket: int,

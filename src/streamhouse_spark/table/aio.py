@@ -282,6 +282,8 @@ class AsyncTable:
 
     async def _write(self, method: str, rows: Any) -> BucketOffsets:
         offsets: BucketOffsets = await self._writes.call((method, rows))
+        if (watch := self._watches.get(asyncio.get_running_loop())) is not None:
+            watch.note(self._table.state)
         return offsets
 
     async def _look_up(self, call: Callable[[], Any], *, waits: bool) -> Any:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError, count_of
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
@@ -18,10 +18,12 @@ from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.scan import LakeSource, Scan, Scannable, ViewSource
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.scan import Scan, Scannable, ViewSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
     from streamhouse_spark.log.state import TableState
 
 CHANGELOG = "changelog"
@@ -37,6 +39,9 @@ class Inspect:
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
+
+    def __repr__(self) -> str:
+        return f"Inspect({self._table.name})"
 
     def read(self, name: str) -> pa.Table:
         """Return the system table ``$<name>``. Raises `InvalidNameError` for an unknown name."""
@@ -91,34 +96,27 @@ class Inspect:
         return self.read("tiering")
 
 
-class TableView(Protocol):
-    """A readable table or view."""
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan: ...
-
-
-def open_view(table: TableHandle, suffix: str) -> TableView:
+def open_view(table: TableHandle, suffix: str) -> Scannable:
     """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
+    name = f"{table.name}${suffix}"
     if suffix in SYSTEM_TABLES:
         return _View(
+            name,
             lambda: SYSTEM_TABLES[suffix],
-            lambda: SystemTables(table.storage, table.refresh()).read(suffix).to_reader(),
+            lambda _: SystemTables(table.storage, table.refresh()).read(suffix).to_reader(),
         )
     if suffix == CHANGELOG:
         return _View(
-            lambda: with_fields(CHANGELOG_FIELDS, table.refresh().schema.arrow), lambda: _open_changelog(table)
+            name,
+            lambda: with_fields(CHANGELOG_FIELDS, table.refresh().schema.arrow),
+            lambda columns: _open_changelog(table, columns),
         )
     if suffix == BINLOG and table.state.primary_key:
-        return _View(lambda: binlog_schema(table.refresh().schema.arrow), lambda: _open_binlog(table))
+        return _View(name, lambda: binlog_schema(table.refresh().schema.arrow), lambda _: _open_binlog(table))
     if suffix == PARTITIONS and table.state.partition_by:
         from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
 
-        return _View(lambda: partitions_schema(table.refresh()), lambda: count_partitions(table).to_reader())
+        return _View(name, lambda: partitions_schema(table.refresh()), lambda _: count_partitions(table).to_reader())
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -126,12 +124,12 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
                 f"available: {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
-        if suffix == LAKE:
-            return _LakeRowsView(table)
         from streamhouse_spark.table.lake import LakeView
 
+        if suffix == LAKE:
+            return LakeView(table)
         rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
-        return _View(lambda: rows.schema, rows.to_reader)
+        return _View(name, lambda: rows.schema, lambda _: rows.to_reader())
     _reject(table, suffix)
 
 
@@ -156,27 +154,36 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 @validates_arguments()
 class _View(Scannable):
-    """A view whose rows are filtered after they are read."""
+    """A view whose rows are filtered after they are read. ``open_reader`` is as for `ViewSource`."""
 
-    def __init__(self, read_schema: Callable[[], pa.Schema], open_reader: Callable[[], pa.RecordBatchReader]) -> None:
+    def __init__(
+        self,
+        name: str,
+        read_schema: Callable[[], pa.Schema],
+        open_reader: Callable[[Collection[str] | None], pa.RecordBatchReader],
+    ) -> None:
+        self._name = name
         self._read_schema = read_schema
         self._open_reader = open_reader
+
+    def __repr__(self) -> str:
+        return f"View({self._name}: {count_of(len(self.schema), 'column')})"
 
     @property
     def schema(self) -> pa.Schema:
         return self._read_schema()
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return self.scan(columns=columns, filter=filter).to_arrow()
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
+    ) -> Scan:
+        return Scan(ViewSource(self._name, self, self._open_reader)).scan(columns=columns, filter=filter, limit=limit)
 
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(ViewSource(self, self._open_reader)).scan(columns=columns, filter=filter, limit=limit)
 
-
-def _open_changelog(table: TableHandle) -> pa.RecordBatchReader:
+def _open_changelog(table: TableHandle, columns: Collection[str] | None) -> pa.RecordBatchReader:
     state = table.refresh()
-    schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-    return pa.RecordBatchReader.from_batches(schema, changelog_batches(table, state))
+    read = state.schema.of_names(columns)
+    schema = with_fields(CHANGELOG_FIELDS, read.arrow)
+    return pa.RecordBatchReader.from_batches(schema, changelog_batches(table, state, read))
 
 
 def _open_binlog(table: TableHandle) -> pa.RecordBatchReader:
@@ -185,26 +192,10 @@ def _open_binlog(table: TableHandle) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(binlog_schema(state.schema.arrow), batches)
 
 
-@validates_arguments()
-class _LakeRowsView(Scannable):
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._table.refresh().schema.arrow
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.lake import LakeView
-
-        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(LakeSource(self._table)).scan(columns=columns, filter=filter, limit=limit)
-
-
-def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read all retained changes, with the columns of ``state``, each bucket in offset order.
+def changelog_batches(
+    table: TableHandle, state: TableState, columns: TableSchema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read all retained changes, with all columns of ``state`` or those of ``columns``, each bucket in offset order.
 
     In a log table without deleted or dropped rows, all changes are inserts. Trimmed rows are read from the lake, with
     null commit times; without a lake the changelog starts at the log start offset. If rows were deleted or dropped, the
@@ -217,10 +208,9 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
     from streamhouse_spark.read.offset_scan import has_lost_rows
     from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
+    schema = columns or state.schema
     if has_lost_rows(state):
-        commit_plan = ScanPlan(
-            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).tasks
-        )
+        commit_plan = ScanPlan(table.name, table.uuid, schema, plan_changelog_rows(table, state, state.version).tasks)
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     archive = usable_archive(state)
@@ -230,7 +220,7 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
         tasks: list[ScanTask] = [*plan_archived_changes(state, archive, bucket), log_task]
         if log.start > first and state.lake is not None and not state.primary_key:
             tasks.insert(0, _plan_lake_task(table, state, bucket, OffsetRange(first, log.start)))
-        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(tasks))
+        plan = ScanPlan(table.name, table.uuid, schema, tuple(tasks))
         yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 

@@ -155,7 +155,7 @@ def test_the_snapshot_has_the_columns_that_were_added_meanwhile(table, other_pro
 def test_columns_added_again_and_again_are_a_conflict(table, other_process, monkeypatch):
     table.upsert([{"id": 1}])
     added_meanwhile(monkeypatch, other_process().table("t"), 3)
-    with pytest.raises(CommitConflictError, match="columns were altered 3 times"):
+    with pytest.raises(CommitConflictError, match="columns were altered in all 3 attempts"):
         publish(table)
     assert table.refresh().snapshots == {}
     assert publish(table) == 1
@@ -178,7 +178,7 @@ def test_a_truncation_takes_snapshots_away(table):
 @pytest.mark.parametrize("wrong", [KvSnapshot(0, 1, 1, ()), KvSnapshot(0, 0, 2, ())])
 def test_a_record_that_cannot_be_is_damage(table, wrong):
     table.upsert([{"id": 1}])
-    with pytest.raises(CorruptDataError, match=r"the bucket has \[0, 1\)"):
+    with pytest.raises(CorruptDataError, match=r"which has the changes \[0, 1\)"):
         table.log.commit(lambda _state, _ms: (wrong,))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from contextlib import suppress
 
@@ -211,6 +212,24 @@ class TestEnds:
                 (end or follower.close)()
             assert process(table) == []
 
+    def test_another_thread_closes_a_follower_that_waits(self, table):
+        add(table, 1)
+        follower = table.follow(APP)
+        seen, processed = [], threading.Event()
+
+        def run() -> None:
+            for batch in follower:
+                seen.extend(ids(batch))
+                processed.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        processed.wait()
+        follower.close()
+        thread.join()
+        assert seen == [1]
+        assert process(table) == []
+
     def test_an_idle_follower_ends_after_a_while(self, table, clock):
         before_ms = clock.boot_ms()
         assert list(table.follow(APP, until_ms=500)) == []
@@ -407,8 +426,11 @@ class TestSinks:
     def test_a_start_besides_the_stored_position_of_a_sink_is_an_error(self, table, sink):
         add(table, 1)
         self.copy(table, sink)
-        with pytest.raises(InvalidOptionError, match="leave start out"):
+        with pytest.raises(InvalidOptionError, match="leave start out") as error:
             self.copy(table, sink, start={0: 0})
+        sink.forget_transactions(re.search(r"forget_transactions\('(.+?)'\)", str(error.value))[1])
+        self.copy(table, sink, start={0: 0})
+        assert sink.to_arrow()["id"].to_pylist() == [1, 1]
 
 
 @pytest.mark.parametrize(

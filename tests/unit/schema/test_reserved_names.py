@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def unreserved() -> Iterator[pytest.MonkeyPatch]:
     """Until it is undone tables are made as they could be made before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema, "require_free_name", lambda _: None)
-        patch.setattr(creation, "require_free_partition_name", lambda _: None)
+        patch.setattr(schema, "require_unreserved_name", lambda _: None)
+        patch.setattr(creation, "require_unreserved_partition_name", lambda _: None)
         yield patch
 
 

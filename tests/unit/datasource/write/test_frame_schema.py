@@ -167,6 +167,8 @@ class TestInside:
         struct = "q" if renamed else "p"
         if renamed:
             table.rename_column("s.p", "q")
-        with pytest.raises(SchemaMismatchError, match=rf"field 's\.{struct}\.x' of the rows .* had one of that name"):
+        with pytest.raises(
+            SchemaMismatchError, match=rf"field 's\.{struct}\.x' of the rows .* had a field with this name"
+        ):
             merge_columns(table, frame(f"id INT, s STRUCT<{struct}: STRUCT<x: INT>>"), None)
         merge_columns(table, frame(f"id INT, s STRUCT<{struct}: STRUCT<z: INT>>"), None)
