@@ -36,7 +36,7 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
-    "when the query or view was made; make it again": (
+    "when the query or view was created; create it again": (
         "unit/table/test_scan.py::test_columns_that_another_process_alters_are_never_read_as_others"
     ),
     "delete the rows with it (write them into a table with an Iceberg lake first": (
