@@ -44,7 +44,7 @@ def drain(stream, table, checkpoint, mode="append", **options):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_starting_positions(spark, wh, tables, tmp_path):
+def test_a_stream_starts_where_its_option_says(spark, wh, tables, tmp_path):
     """Rows 0 to 9 are in the lake alone, 10 to 19 in the log."""
     source, _ = tables
     source.append(rows(10))

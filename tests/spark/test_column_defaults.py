@@ -94,7 +94,7 @@ def test_every_statement_fills_in(spark, wh: Warehouse, name):
 
 
 @pytest.mark.spark41
-def test_streams_fill_in(spark, wh: Warehouse, name, tmp_path):
+def test_streams_fill_missing_columns_with_defaults(spark, wh: Warehouse, name, tmp_path):
     wh.create_table(name, "id BIGINT, v STRING NOT NULL", defaults={"v": "x"})
     wh.create_table(f"{name}_source", "id BIGINT").append([{"id": 1}, {"id": 2}])
     source = spark.readStream.table(f"streamhouse.{name}_source")

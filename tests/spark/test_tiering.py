@@ -144,7 +144,7 @@ def test_error_of_one_table_does_not_stop_the_others(spark, own, caplog):
 
 
 @pytest.mark.long
-def test_service_maintains_its_tables(spark, own):
+def test_a_service_on_spark_maintains_its_tables(spark, own):
     properties = {
         "table.datalake.freshness": "100ms",
         "table.log.ttl": "1ms",

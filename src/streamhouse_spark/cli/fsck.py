@@ -14,7 +14,7 @@ import numpy as np
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     commit_key,
@@ -58,7 +58,7 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table.versioning.tags import list_segments
 
 Advance = Callable[[int], None]
 """A callback with the number of segments or lake rows that were checked since the previous call."""
@@ -319,7 +319,7 @@ def lake_metadata_problems(table: Table) -> Iterator[str]:
 
 def _record_problems(table: Table, state: TableState) -> Iterator[str]:
     listed = parse_numbers(table.storage.list_names(commits_prefix(table.uuid)))
-    first = max(table.log.refresh_floor(), 1 if not state.former_uuids else min(listed, default=1))
+    first = max(table.log.refresh_low_watermark(), 1 if not state.former_uuids else min(listed, default=1))
     missing = partial(_missing_record, table)
     yield from _problems(
         range(first, state.version + 1), lambda number: read_record(table.storage, table.uuid, number), missing
@@ -327,7 +327,7 @@ def _record_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def _missing_record(table: Table, number: int) -> str | None:
-    if number < table.log.refresh_floor():
+    if number < table.log.refresh_low_watermark():
         return None  # deleted concurrently
     return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
 
@@ -368,7 +368,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
     checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # verified by `verify_log`
     snapshot = take_latest_snapshot(tagged)
     kv_segments = {(segment.uuid, segment.part) for base in snapshot.bases.values() for segment in base.segments}
-    for segment in list_pinned_segments(snapshot):
+    for segment in list_segments(snapshot):
         part = segment.uuid, segment.part
         if segment.uuid is None or part in checked:
             continue

@@ -18,7 +18,7 @@ from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import InvalidOptionError, count_of
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets
@@ -288,13 +288,13 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
             for piece in iter_tables(file.batches):
                 piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
                 rows, missing = convert_rows(piece, schema, table=table.name, older=table.state.schemas)
-                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
+                upserted.append(rows) if by_key else staged.append(table.log_writer.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:
         return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)
     if not staged:
         return table.append([], transaction=transaction)
-    return table.commit(merge_staged_rows(staged), transaction=transaction)
+    return table.log_writer.commit(merge_staged_rows(staged), transaction=transaction)
 
 
 def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:

@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, quote, truncate_message
 
 if TYPE_CHECKING:

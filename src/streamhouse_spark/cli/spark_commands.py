@@ -14,7 +14,7 @@ from streamhouse_spark.cli.session import Command, Failure, Session
 from streamhouse_spark.cli.spark_session import open_spark, require_java, translate_spark_errors
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, count_of
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes

@@ -26,7 +26,7 @@ from streamhouse_spark.cli.session import (
     take_fields,
 )
 from streamhouse_spark.config.table_properties import view_facts
-from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes

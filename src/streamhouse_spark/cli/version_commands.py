@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from streamhouse_spark.cli.session import TABLE, YES, Command, Session, confirm
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table

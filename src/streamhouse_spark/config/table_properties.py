@@ -326,10 +326,10 @@ def parse_properties(
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
-    Properties that require ``primary.key`` are parsed by `streamhouse_spark.kv.table_config`, and rejected here if it
-    is missing. Raises `InvalidOptionError` for an unknown name under this package's prefixes, an invalid value, an
-    unsuitable column, and a value that looks like a credential; `SchemaMismatchError` for a column that the lake does
-    not support.
+    `streamhouse_spark.kv.primary_key_properties` parses the properties that require ``primary.key``; they are rejected
+    here if it is missing. Raises `InvalidOptionError` for an unknown name under this package's prefixes, an invalid
+    value, an unsuitable column, and a value that looks like a credential; `SchemaMismatchError` for a column that the
+    lake does not support.
     """
     for name, value in properties.items():
         check_property_name(name)

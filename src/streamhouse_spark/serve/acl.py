@@ -27,8 +27,8 @@ from streamhouse_spark.config.table_properties import VIEW
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TableName, TablePath
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import (
     InvalidNameError,
     InvalidOptionError,

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Access, AccessOf, Client, Right, hide_names, require_right
 from streamhouse_spark.serve.audit import AuditLog

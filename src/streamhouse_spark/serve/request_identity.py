@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     ProducerSequenceError,
 )
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import TransactionEntry, find_stored_version
 

@@ -26,8 +26,8 @@ from streamhouse_spark.config.table_properties import VIEW, view_facts
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.core.types import BucketOffsets, Transaction, is_reserved
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
@@ -587,7 +587,9 @@ def _describe_writers(state: TableState) -> list[dict[str, Any]]:
     """Describe the writers whose transaction versions are recorded, such as streams, latest first."""
     newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
     return [
-        {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)} for name, entry in newest
+        {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)}
+        for name, entry in newest
+        if not is_reserved(name)
     ]
 
 

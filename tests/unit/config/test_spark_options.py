@@ -39,7 +39,7 @@ def refused(mode, options):
     return str(error.value)
 
 
-def test_defaults():
+def test_options_that_are_left_out_have_defaults():
     assert parse_read_options({"warehouse": "/w", "path": "a.b"}) == ReadOptions(FULL, None, LATEST)
     assert parse_stream_read_options({}) == StreamReadOptions(FULL)
     assert parse_write_options({}) == WriteOptions(None)
@@ -93,7 +93,7 @@ def test_every_stream_read_option():
     assert parse_stream_read_options({"startingOffsets": "latest"}).starting_offsets == LATEST
 
 
-def test_write_options():
+def test_write_options_name_the_transaction():
     options = {"txnappid": "nightly", "txnversion": "20240101"}
     assert parse_write_options(options) == WriteOptions(Transaction("nightly", 20240101))
     assert parse_stream_write_options({"txnAppId": "nightly"}) == StreamWriteOptions("nightly")
@@ -181,7 +181,7 @@ def test_the_value_of_an_unknown_option_is_not_shown():
 
 
 @pytest.mark.parametrize("mode", list(PARSERS))
-def test_settings_pass_through(mode):
+def test_settings_of_stores_pass_through_options(mode):
     options = {"s3.endpoint": "http://h", "S3.Region": "eu", "lake.iceberg.catalog.type": "rest", "path": "a.b"}
     options |= {"gcs.project-id": "p", "adls.tenant-id": "t"}
     PARSERS[mode](options)

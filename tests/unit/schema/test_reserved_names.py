@@ -90,7 +90,7 @@ def test_no_table_is_partitioned_by_what_partitions_counts(wh, name):
     assert table.to_arrow().to_pylist() == [{"id": 1, name: 7}]
 
 
-def test_an_older_table_with_a_partition_column_of_that_name(wh, unreserved):
+def test_an_older_table_with_a_reserved_name_is_read(wh, unreserved):
     table = wh.create_table("t", "id bigint, lake_rows bigint", partition_by=["lake_rows"])
     unreserved.undo()
     table.append([{"id": 1, "lake_rows": 7}])

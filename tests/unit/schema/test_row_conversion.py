@@ -76,7 +76,7 @@ def test_metadata_of_the_rows_is_left_behind():
     assert convert_to_schema(table, schema, table="t").schema.metadata is None
 
 
-def test_dicts_of_every_type():
+def test_dicts_with_values_of_every_type_are_converted():
     result = convert_to_schema([ALL_VALUES, {}], ALL_TYPES, table="t")
     assert result.schema.equals(ALL_TYPES.arrow, check_metadata=True)
     first, second = result.to_pylist()
@@ -107,7 +107,7 @@ def test_every_form_of_rows_gives_the_same_table(form):
     result.validate(full=True)
 
 
-def test_pandas_frames():
+def test_frames_of_pandas_are_converted():
     frame = pd.DataFrame(
         {
             "id": [1, 2, 3],

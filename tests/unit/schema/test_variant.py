@@ -79,14 +79,14 @@ class TestType:
         with pytest.raises(SchemaMismatchError, match="cannot have a default"):
             TableSchema.of("v variant default null + 1")
 
-    def test_the_stored_form(self):
+    def test_a_variant_column_comes_back_from_json_and_ddl(self):
         assert TableSchema.from_json(SCHEMA.to_json()) == SCHEMA
         assert SCHEMA.to_json()[1]["type"] == "variant"
         assert TableSchema.of(SCHEMA.ddl()) == SCHEMA
 
 
 class TestRows:
-    def test_python_values(self):
+    def test_python_values_are_stored_as_variants(self):
         from pyspark.sql.types import VariantVal
 
         values = [{"a": [1, None]}, [], "text", 5, True, Decimal("1.50"), dt.date(2026, 1, 31), b"\x00", None]
@@ -96,7 +96,7 @@ class TestRows:
         assert given["v"].null_count == 0, "JSON's null is a value"
         assert given.schema.equals(SCHEMA.arrow, check_metadata=True)
 
-    def test_arrow_values(self):
+    def test_arrow_structs_are_stored_as_variants(self):
         large = pa.struct([("metadata", pa.large_binary()), ("value", pa.binary_view())])
         for kind in (VARIANT, PLAIN, large):
             given = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([ONE, None], kind)})
@@ -125,7 +125,7 @@ class TestRows:
         ):
             rows_of(value)
 
-    def test_too_deep(self):
+    def test_variants_nested_too_deep_are_rejected(self):
         value: list = []
         for _ in range(300):
             value = [value]
@@ -207,7 +207,7 @@ class TestBytes:
         assert list(decode_variant(**parts)) == ["\U0001f600", "\uffff"]
 
     @pytest.mark.parametrize("number", [0, 1, 255, 256, 70_000])
-    def test_many_items(self, number):
+    def test_variants_of_many_items_come_back(self, number):
         items = list(range(number))
         assert decode_variant(**encode_variant(items)) == items
         objects = {f"name {i}": i for i in items[:5000]}

@@ -99,7 +99,7 @@ def test_too_many_are_refused_whole(client, monkeypatch):
     assert len(client.post(ROWS, json=[{"id": 1}, *[{"id": 0}] * 3]).json()["error"]["bad_rows"]) == 2
 
 
-def test_partial_updates(client):
+def test_partial_updates_over_http_keep_other_columns(client):
     keyed = "/api/v1/tables/sales.keyed/rows"
     client.post(keyed, json=[{"id": 1, "name": "a", "n": 1}])
     assert client.post(f"{keyed}?columns=id,n", json=[{"id": 1, "n": 2}, {"id": 2, "n": 3}]).status_code == 200

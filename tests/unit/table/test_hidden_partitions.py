@@ -55,7 +55,7 @@ class TestCreation:
     @pytest.mark.parametrize(
         ("fields", "given", "says"),
         [
-            (["days(ts)"], {"partition.fields": "hours(ts)"}, "give one"),
+            (["days(ts)"], {"partition.fields": "hours(ts)"}, "leave one out"),
             (["days(region)"], {}, "expected a date or a timestamp"),
             (["days(ts)", "ts"], {}, "'ts' occurs twice"),
             (["days(ts)"], {"table.datalake.format": "paimon"}, "found a transform and a Paimon lake"),
@@ -63,7 +63,7 @@ class TestCreation:
             (["days(ts)"], {"table.auto-partition.enabled": "true"}, "has no partition columns"),
         ],
     )
-    def test_what_cannot_be(self, wh, fields, given, says):
+    def test_partition_fields_that_cannot_be_are_rejected(self, wh, fields, given, says):
         ddl = DDL.replace("id BIGINT", "id BIGINT NOT NULL")
         with pytest.raises(InvalidOptionError, match=says):
             wh.create_table("d.bad", ddl, partition_by=fields, properties=given)
@@ -132,7 +132,7 @@ class TestLake:
 
 class TestReplacing:
     @pytest.mark.parametrize("is_tiered", [False, True])
-    def test_partitions_of_new_rows(self, table, is_tiered):
+    def test_hidden_partitions_of_new_rows_are_replaced(self, table, is_tiered):
         table.append(rows(*range(8)))
         if is_tiered:
             tier(table)
@@ -142,7 +142,7 @@ class TestReplacing:
         assert ids(table.lake.to_arrow()) == [0, 2, 4, 5, 6, 7, 100]
 
     @pytest.mark.parametrize("is_tiered", [False, True])
-    def test_of_a_table_with_a_key(self, wh, is_tiered):
+    def test_hidden_partitions_of_a_keyed_table_are_replaced(self, wh, is_tiered):
         table = wh.create_table("d.k", DDL, primary_key=["ts", "id"], partition_by=["days(ts)"], buckets=2)
         table.upsert(rows(*range(8)))
         if is_tiered:

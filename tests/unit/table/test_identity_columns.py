@@ -101,7 +101,7 @@ def test_they_end_with_64_bits(wh):
     assert numbers(table) == [2**63 - 3, 2**63 - 1]
 
 
-def test_checks_see_them(wh):
+def test_constraints_see_identity_numbers(wh):
     table = made(wh, properties={**ALWAYS, "table.constraint.few": "id < 3"})
     table.append([{"v": 1}, {"v": 2}])
     with pytest.raises(ConstraintViolatedError, match="few"):
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_refused(wh, columns, properties, more, says):
         made(wh, "a.t", columns, properties, **more)
 
 
-def test_it_cannot_change(wh):
+def test_an_identity_column_cannot_change(wh):
     table = made(wh)
     version = table.state.version
     for refused, says in (
@@ -202,7 +202,7 @@ def test_it_cannot_change(wh):
         (lambda: table.set_default("id", 3), "has DEFAULT; leave it out"),
         (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed at creation"),
         (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed at creation"),
-        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be handed out twice"),
+        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be allocated twice"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
             refused()

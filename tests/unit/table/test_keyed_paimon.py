@@ -64,7 +64,7 @@ def test_keys_are_where_paimon_looks_for_them(table):
     assert set(found["n"].to_pylist()) == {3}
 
 
-def test_lookups(table):
+def test_keys_are_found_in_paimon_buckets(table):
     table.upsert(rows_of(range(60), 1))
     tier(table)
     table.upsert(rows_of(range(10), 2))
@@ -79,7 +79,7 @@ def test_lookups(table):
     assert other.lookup(keys)["n"].to_pylist() == [2, 1, 2, None]
 
 
-def test_a_log_table_by_several_columns(warehouse_path):
+def test_a_log_table_is_bucketed_by_several_columns(warehouse_path):
     wh = Warehouse("wh", storage=LocalStorage(warehouse_path, fsync=False))
     wh.create_database("sales")
     table = wh.create_table("sales.stock", COLUMNS, buckets=5, properties={**PAIMON, "bucket.key": "id,shop"})

@@ -16,7 +16,7 @@ from pyarrow import flight
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Client, hide_names, require_right
 from streamhouse_spark.serve.app_context import AppContext

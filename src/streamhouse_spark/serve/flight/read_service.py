@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TableName
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.expressions.filters import Filter, Projection, filter_and_project, parse_filter
 from streamhouse_spark.expressions.where import parse_where
@@ -98,7 +98,7 @@ class _PlannedRead:
             self.pinned.projection.schema,
             tuple(ReadTicket(request, self.table.uuid, self.digest, number) for number in numbers),
             num_rows,
-            sum(piece.size_bytes for part in self.parts for piece in part.pieces),
+            sum(piece.size_bytes for part in self.parts for piece in part.tasks),
             state.version if state is not None else None,
         )
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamhouse_spark.core.concurrency import new_event, new_lock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.serve.acl import require_definition
 from streamhouse_spark.serve.app_context import AppContext

@@ -189,7 +189,7 @@ class TestRename:
             "rename_table", database="sales", table="orders", to_database=to_database, to_table=to_table
         )
 
-    def test_within_and_across_databases(self, catalog, table):
+    def test_a_table_is_renamed_within_and_across_databases(self, catalog, table):
         catalog.call("create_database", database="archive", properties={})
         self.rename(catalog)
         assert catalog.call("tables", database="sales") == {"tables": ["sold"]}
@@ -198,7 +198,7 @@ class TestRename:
         assert catalog.call("tables", database="sales") == {"tables": []}
         assert catalog.call("tables", database="default") == {"tables": ["orders"]}
 
-    def test_what_cannot_be(self, catalog, table):
+    def test_a_rename_to_a_taken_or_absent_place_fails(self, catalog, table):
         with pytest.raises(TableNotFoundError) as raised:
             self.rename(catalog, to_database="nope")
         assert raised.value.condition == "DATABASE_NOT_FOUND"
