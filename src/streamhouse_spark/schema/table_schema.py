@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, Protocol, Self
 
@@ -271,7 +271,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, schema: pa.Schema | str | SparkSchema, *, previous: Self | None = None) -> Self:
-        """Create the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+        """Create the schema of a new table from an Arrow schema, Spark DDL, a PySpark ``StructType`` or rows.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A default in DDL or
@@ -381,6 +381,11 @@ class TableSchema:
                 raise SchemaMismatchError(f"the comment of column '{name}' is not valid Unicode; correct it")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
+    def of_names(self, names: Collection[str] | None, *, also: Collection[str] = ()) -> TableSchema:
+        """Return the columns whose names are among these, at least one column; None for all columns."""
+        columns = tuple(c for c in self.columns if names is None or c.name in names or c.name in also)
+        return TableSchema(columns or self.columns[:1])
+
     def select(self, names: Sequence[str]) -> Self:
         """Return the schema of only these columns, in this order. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))
@@ -457,9 +462,21 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
         return ddl.parse_columns(schema, paths=paths)
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
-    raise SchemaMismatchError(
-        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType"
-    )
+    return _columns_of(_schema_of_rows(schema))
+
+
+def _schema_of_rows(rows: Any) -> pa.Schema:
+    """Return the columns of a frame or of anything else with Arrow's C stream."""
+    kind = type(rows)
+    try:
+        if kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas":
+            return pa.Schema.from_pandas(rows, preserve_index=False)
+        return pa.RecordBatchReader.from_stream(rows).schema
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"the schema is a {kind.__name__}, expected a pyarrow.Schema, a Spark DDL string, a StructType, or rows "
+            "such as a frame, whose columns the table gets"
+        ) from error
 
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:

@@ -126,7 +126,7 @@ class TestATableFromBefore:
 
     def test_one_row_that_only_arrow_can_read(self, older):
         """The column stands in a lookup twice then, and `lookup_one` has the table's."""
-        plan = older._lookup_one._get_plan(older.keyed.shape(), None)
+        plan = older._lookup_one._get_plan(older.keyed.keyed_schema(), None)
         assert older._lookup_one._lookup_with_arrow(plan, [1], None, None) == self.ROWS[0]
         assert older._lookup_one._lookup_with_arrow(plan, [3], None, None) is None
 

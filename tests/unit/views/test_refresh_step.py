@@ -158,7 +158,7 @@ def test_versions_that_are_gone_by_the_time_they_are_read(house, caplog):
 
     with mock.patch.object(temp_views.TempViews, "_read_version", version), caplog.at_level(logging.WARNING):
         view = view_of(house, BY_CUST, 9)
-    assert "the remaining rows are one step" in caplog.text
+    assert "one step reads all remaining rows" in caplog.text
     assert len(view.table.inspect.lineage()) == 1
     assert sum(row["n"] for row in view.table.to_arrow().to_pylist()) == source.to_arrow().num_rows
 
