@@ -13,7 +13,7 @@ import pyarrow as pa
 from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.output import Output, format_value, rich_table
-from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
+from streamhouse_spark.cli.session import TABLE, Command, Session, names_option
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, Transaction
@@ -25,17 +25,11 @@ from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
-from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, iter_tables
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows
 
-_COLUMNS: Final = click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="Only these columns, separated by commas.",
-)
+_COLUMNS: Final = names_option("--columns", metavar="COLUMN", text="Only these columns, separated by commas.")
 _WHERE: Final = click.option(
     "--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')"."""
 )

@@ -118,9 +118,10 @@ def test_a_bad_file_among_good_ones_adds_nothing(run, table, tmp_path):
 
 
 def test_large_files_are_read_in_pieces(run, table, tmp_path, monkeypatch):
+    from streamhouse_spark.schema import row_conversion
     from streamhouse_spark.write import file_readers as files
 
-    monkeypatch.setattr(files, "_TABLE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(row_conversion, "PIECE_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 14)
     path = tmp_path / "rows.jsonl"
     path.write_text(json_lines(*({"id": i, "name": f"name {i}"} for i in range(20_000))))
