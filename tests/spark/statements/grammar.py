@@ -269,9 +269,7 @@ class Grammar:
             return "INSERT *", f"INSERT ({names}) VALUES ({values})"
         columns = [c for c in self.target.columns if c.name in ("id", "day") or self.rng.random() < 0.5]
         of = self.of("s.")
-        values = ", ".join(
-            f"s.{c.name}" if c.name in ("id", "day") else of.value(c, ignores_old=True) for c in columns
-        )
+        values = ", ".join(f"s.{c.name}" if c.name in ("id", "day") else of.value(c, ignores_old=True) for c in columns)
         text = f"INSERT ({', '.join(c.name for c in columns)}) VALUES ({values})"
         return text, text
 
