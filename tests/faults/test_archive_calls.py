@@ -126,7 +126,7 @@ class TestPlantedBugs:
         assert feed(on_host(storage, 4)) != sorted([*FEED, (50, 0, "insert")])
 
 
-def test_two_rounds_at_once(on_host, monkeypatch):
+def test_the_slower_of_two_archive_rounds_changes_nothing(on_host, monkeypatch):
     """The one that is slower changes nothing."""
     storage, really = new_store(), maintenance._commit
 

@@ -24,6 +24,7 @@ from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 
 def started(properties: dict[str, str] | None = None) -> Run:
@@ -91,7 +92,7 @@ def test_a_merge_that_slept_while_its_output_was_deleted_changes_nothing():
     with il.small_limits():
         run.start_process(FaultyStorage(run.memory, plan))
         assert len(plan_small_merge(run.open().refresh(), 2)) > 0
-        assert run.open().merge_small() == 0
+        assert merge_small(run.open()) == 0
     run.check()
 
 
@@ -99,7 +100,7 @@ def test_a_floor_never_passes_inline_rows_that_were_committed_while_cleaning():
     run = started()
     with il.small_limits():
         table = run.open()
-        table.merge_inline()
+        merge_inline(table)
         table.log.checkpoint(table.refresh())
 
         def write_meanwhile(_: int, method: str, key: str) -> None:
@@ -247,7 +248,7 @@ def test_damage_below_the_floor_is_passed_over():
     with il.small_limits():
         run.append()
         run.append()
-        table.merge_inline()
+        merge_inline(table)
         table.log.checkpoint(table.refresh())
         garbage_collection.clean(table.log, run.memory)
     run.memory.put(f"tables/{table.uuid}/checkpoints/hint", b"2")

@@ -37,6 +37,7 @@ from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 FOLDER = Path(__file__).parent / "follow"
 DDL = "id BIGINT NOT NULL, name STRING, money DECIMAL(38,10), at TIMESTAMP, list ARRAY<INT>"
@@ -73,7 +74,7 @@ class Build:
         for number in range(3):
             table.append(rows(3 * number, 3))
             self.clock.advance(1000)
-        table.merge_inline()
+        merge_inline(table)
         as_object(table, rows(10, 5))
         for codec in ("zstd", "lz4"):
             self._compressed(codec)

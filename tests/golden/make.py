@@ -1,8 +1,8 @@
 """Writes small warehouses that hold every kind of file and action of format version 1.
 
 Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
-is read by `unit/golden/test_golden.py` and `unit/golden/test_truncated.py` for ever and never written again. What came
-later has a folder of its own, and so will a format version 2.
+is read by `unit/golden` for ever and never written again. What came later has a folder of its own, and so will a format
+version 2.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
@@ -80,7 +81,7 @@ def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
     routing = BucketRouter(table.num_buckets, table.properties.bucket_key)
     shape, uuid = table.segment_options(), table.uuid
     stager = RowStager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
-    table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
+    table.log_writer.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
 
 
 def build() -> MemoryStorage:
@@ -108,7 +109,7 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.append(rows(0, 4), transaction=Transaction("job-ü", 3, "query-1"))
     clock.advance(1000)
     table.append(rows(4, 3), transaction=Transaction("no-owner", 0))
-    table.merge_inline()
+    merge_inline(table)
     table.alter_properties({"table.log.arrow.compression.type": "zstd"}, ["comment"])
     as_object(table, rows(7, 3))
     table.alter_properties({"table.log.arrow.compression.type": "none"})

@@ -167,7 +167,7 @@ class KeyedTable:
         """Read the lake by pyiceberg, or pypaimon, alone."""
         if self.lake_format == "paimon":
             return rows_of(read_by_pypaimon(self.storage), self.state.schema)
-        return rows_of(self.lake().place.load().scan().to_arrow(), self.state.schema)
+        return rows_of(self.lake().binding.load().scan().to_arrow(), self.state.schema)
 
     def unmerged_rows(self) -> list[Row]:
         """All rows of all live data files of a Paimon lake, as a reader has them that merges nothing."""

@@ -40,7 +40,7 @@ def house(spark, warehouse_url):
     return Lakehouse(spark, warehouse_url)
 
 
-def test_a_short_history(house):
+def test_a_short_history_answers_as_duckdb_does(house):
     history = History(house, 3, steps=4, form=FORMS["log, iceberg"])
     history.run()
     assert history.figures.checks["DuckDB"] > 0
@@ -49,7 +49,7 @@ def test_a_short_history(house):
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(1000, 1003))
-def test_histories(house, form, seed):
+def test_random_statements_answer_as_duckdb_does(house, form, seed):
     History(house, seed, form=FORMS[form]).run()
 
 

@@ -47,7 +47,7 @@ def good_is_well(warehouse) -> None:
     assert table.to_arrow().num_rows >= 2
 
 
-def test_listing_opening_creating_dropping(wh):
+def test_other_tables_are_listed_opened_created_and_dropped(wh):
     warehouse, bad, what = wh
     good_is_well(warehouse)
     assert set(warehouse.tables()) == {bad, GOOD}

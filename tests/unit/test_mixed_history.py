@@ -98,7 +98,7 @@ def checkpoint(place):
 
 def large(place):
     """The same, with rows that have objects of their own."""
-    place.live.stager()._inline_bytes_max = 0
+    place.live.log_writer.stager()._inline_bytes_max = 0
     return checkpoint(place)
 
 

@@ -9,6 +9,8 @@ from typing import Final
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, quote
 
+CONSUMER_EPOCHS: Final = "streamhouse.consumer."
+"""Prefix of the application ids under which a log records the epochs of the followers that hold a consumer."""
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """Prefix of the application ids that record allocated identity numbers."""
 PUBLICATIONS: Final = "streamhouse.branch."
@@ -18,6 +20,7 @@ REQUESTS: Final = "streamhouse.request."
 ROLLBACKS: Final = "streamhouse.rollback."
 """Prefix of the application ids of rollbacks, whose versions are those of the restored states."""
 _RESERVED: Final = {
+    CONSUMER_EPOCHS: "record which process follows the table under a name",
     IDENTITY_NUMBERS: "record allocated identity numbers",
     PUBLICATIONS: "record publications of branches",
     REQUESTS: "belong to requests with an Idempotency-Key",
@@ -241,6 +244,11 @@ def check_app_id(app_id: str) -> None:
                 f"transaction of {app_id!r}: application ids with the prefix {prefix} are reserved, because they "
                 f"{purpose}; choose another id"
             )
+
+
+def is_reserved(app_id: str) -> bool:
+    """Return whether the application id is for the package's own use, and belongs to no writer."""
+    return app_id.startswith(tuple(_RESERVED))
 
 
 def is_text_list(value: object) -> bool:

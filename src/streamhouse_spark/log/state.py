@@ -277,7 +277,7 @@ class TableState:
         if snapshot_id == other_id:
             return True
         history = self.lake_history
-        places = [[i for i, s in enumerate(history) if s.snapshot_id == id_] for id_ in (snapshot_id, other_id)]
+        places = [[i for i, s in enumerate(history) if s.snapshot_id == lake_id] for lake_id in (snapshot_id, other_id)]
         if not all(places):
             return False
         first, last = sorted((places[0][-1], places[1][-1]))

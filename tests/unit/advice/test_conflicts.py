@@ -85,26 +85,26 @@ def writing_beside_quick_writers(place: Place) -> Case:
 
 
 def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.warehouse().drop_table("t")
     place.create()
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == [20]
 
 
 def rows_staged_long_ago(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.clock.advance(STAGED_AGE_MS_MAX + 1)
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == list(range(21))
 
 
 def rows_staged_by_other_columns(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.table().alter(rename_columns={"id": "number"})
-    yield lambda: place.table().commit(staged)
+    yield lambda: place.table().log_writer.commit(staged)
     place.table().append([{"number": 20}])
     assert sorted(place.table().to_arrow()["number"].to_pylist()) == list(range(21))
     place.table().alter(rename_columns={"number": "id"})
@@ -251,10 +251,10 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     rewriting_rows_of_another_history: Advice(
         "DIFFERENT_HISTORY", "retry with", "Nothing was written; retry with the current table"
     ),
-    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
-    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
+    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "concurrently; retry", "retry"),
+    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "conflicted with other writers", "retry later"),
     dropping_a_partition_beside_quick_engines: Advice(
-        "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"
+        "COMMIT_CONFLICT", "nothing of .* was dropped, retry", "dropped, retry"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Names and keys: what is taken, what is refused, and that no name can leave its folder."""
+"""Names, keys, branches and locations: what is accepted, and that no name can leave its folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamhouse_spark import InvalidNameError
+from streamhouse_spark import InvalidNameError, LakeMismatchError, WarehouseMovedError
 from streamhouse_spark.core import warehouse_layout
 from streamhouse_spark.core.types import TableName, TablePath
+from streamhouse_spark.core.warehouse_layout import (
+    WAREHOUSE_KEY,
+    find_recorded_root,
+    is_same_place,
+    parse_branch,
+    parse_table_name,
+    plain_location,
+    plain_root,
+    rebase_uri,
+)
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.log.catalog.names import WarehouseIdentity, WarehouseMetadata, read_warehouse_file
+from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage.memory import MemoryStorage
 
 UUID = "0123456789abcdef" * 2
 
@@ -27,7 +41,7 @@ UUID = "0123456789abcdef" * 2
         ("default.orders", TableName(TablePath("default", "orders"))),
     ],
 )
-def test_names(text, expected):
+def test_table_names_are_parsed_and_printed_alike(text, expected):
     found = warehouse_layout.parse_table_name(text)
     assert found == expected
     assert warehouse_layout.parse_table_name(str(found)) == found
@@ -54,7 +68,7 @@ def test_the_grammar_is_taken(text):
         assert str(warehouse_layout.parse_table_name(text)) == (text if "." in text else f"default.{text}").lower()
 
 
-def test_keys():
+def test_object_keys_have_their_stored_form():
     path = TablePath("sales", "orders")
     assert warehouse_layout.database_key("sales") == "sales/database.json"
     assert warehouse_layout.names_prefix(path) == "sales/orders/names/"
@@ -87,7 +101,7 @@ def test_a_table_is_named_by_a_uuid_alone(uuid):
         ("", None),
     ],
 )
-def test_numbers_of_keys(key, number):
+def test_numbers_are_parsed_from_object_keys(key, number):
     assert warehouse_layout.parse_number(key) == number
 
 
@@ -96,3 +110,104 @@ def test_keys_sort_as_their_numbers():
     assert sorted(warehouse_layout.commit_key(UUID, n) for n in numbers) == [
         warehouse_layout.commit_key(UUID, n) for n in numbers
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "suffix"),
+    [
+        ("sales.orders$branch_audit", TablePath("sales", "orders$branch_audit"), None),
+        ("orders$BRANCH_Audit$History", TablePath("default", "orders$branch_audit"), "history"),
+        ("orders$branch_audit$lake$files", TablePath("default", "orders$branch_audit"), "lake$files"),
+        ("orders$branch_", TablePath("default", "orders"), "branch_"),
+        ("orders$branches", TablePath("default", "orders"), "branches"),
+        ("orders$lake$branch_audit", TablePath("default", "orders"), "lake$branch_audit"),
+    ],
+)
+def test_a_branch_is_a_path(text, path, suffix):
+    name = parse_table_name(text)
+    assert (name.path, name.suffix) == (path, suffix)
+    assert parse_table_name(str(name)) == name
+
+
+def test_a_table_name_may_name_a_branch():
+    table, branch = TablePath("sales", "orders"), TablePath("sales", "orders").of_branch("audit")
+    assert (table.branch, table.base) == (None, table)
+    assert (str(branch), branch.branch, branch.base) == ("sales.orders$branch_audit", "audit", table)
+    name = parse_table_name("sales.orders$branch_audit")
+    assert name.require_rows("write to") == branch
+    with pytest.raises(InvalidNameError, match=r"cannot drop sales\.orders\$branch_audit: .* use sales\.orders"):
+        name.require_table("drop")
+    with pytest.raises(InvalidNameError, match="ends with"):
+        parse_table_name("orders$branch_audit$")
+    with pytest.raises(InvalidNameError, match="is reserved for the table itself"):
+        parse_branch("Main")
+
+
+@pytest.mark.parametrize(
+    ("location", "plain"),
+    [
+        ("/data/wh/x", "/data/wh/x"),
+        ("file:///data/wh/x", "/data/wh/x"),
+        ("file:/data/wh/x", "/data/wh/x"),
+        ("s3a://b/wh/x", "s3://b/wh/x"),
+        ("s3n://b/wh/x", "s3://b/wh/x"),
+        ("S3://b/wh/x", "s3://b/wh/x"),
+        ("/odd/file:/x", "/odd/file:/x"),
+        ("gs://b/x", "gs://b/x"),
+    ],
+)
+def test_locations_of_one_place_have_one_spelling(location, plain):
+    assert plain_location(location) == plain
+    assert plain_root(f"{location}/") == plain
+
+
+@pytest.mark.parametrize(
+    ("location", "found"),
+    [
+        ("/old/wh/lake/f", "/new/lake/f"),
+        ("file:///old/wh/lake/f", "/new/lake/f"),
+        ("/old/wh", "/new"),
+        ("/old/wh2/lake/f", "/old/wh2/lake/f"),
+        ("/old/w", "/old/w"),
+        ("s3://old/wh/lake/f", "s3://old/wh/lake/f"),
+    ],
+)
+def test_locations_are_rebased_below_another_root(location, found):
+    assert rebase_uri(location, "/old/wh", "/new") == found
+
+
+def test_the_root_that_a_location_was_written_below():
+    assert find_recorded_root("s3a://b/p/lake/d/t/", "lake/d/t") == "s3://b/p"
+    assert find_recorded_root("/p/lake/d/other", "lake/d/t") is None
+    assert find_recorded_root("/p/xlake/d/t", "lake/d/t") is None
+
+
+def test_directories_are_compared_by_what_they_are(tmp_path):
+    (tmp_path / "wh").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "wh")
+    assert is_same_place(str(tmp_path / "link"), f"file://{tmp_path}/wh/")
+    assert not is_same_place(str(tmp_path / "other"), str(tmp_path / "wh"))
+    assert not is_same_place(str(tmp_path / "absent"), str(tmp_path / "wh"))
+    files = StorageFiles(LocalStorage(str(tmp_path / "wh")))
+    assert files.key_of(f"{tmp_path}/link/lake/f") == "lake/f"
+    for outside in ("other/lake/f", "link/../other/f", "wh/../other/f", "whx/f"):
+        with pytest.raises(LakeMismatchError):
+            files.key_of(f"{tmp_path}/{outside}")
+
+
+def test_work_on_a_warehouse_needs_the_url_that_it_was_written_at():
+    storage = MemoryStorage(name="here")
+    WarehouseIdentity(storage).require("work")  # there is no warehouse
+    storage.put(WAREHOUSE_KEY, WarehouseMetadata("0" * 32).to_bytes())
+    WarehouseIdentity(storage).require("work")
+    assert read_warehouse_file(storage).url is None
+    with pytest.raises(WarehouseMovedError, match=r"memory://there and is opened at memory://here"):
+        WarehouseIdentity(storage).require("work", "memory://there")
+    storage.put(WAREHOUSE_KEY, WarehouseMetadata("0" * 32, "memory://there").to_bytes())
+    home = WarehouseIdentity(storage)
+    for _ in range(2):  # what was refused is looked at again
+        with pytest.raises(WarehouseMovedError):
+            home.require("work")
+    storage.put(WAREHOUSE_KEY, WarehouseMetadata("0" * 32, "memory://here").to_bytes())
+    home.require("work")

@@ -26,7 +26,7 @@ def parsed(partition_by=(), **properties):
     return parse_keyed_properties({**KEY, **properties}, SCHEMA, partition_by)
 
 
-def test_defaults():
+def test_keyed_properties_that_are_left_out_have_defaults():
     assert parsed() == KeyedProperties(("id", "dt"))
 
 
@@ -34,7 +34,7 @@ def test_names_are_those_of_the_schema():
     assert parse_keyed_properties({"primary.key": "DT,`Id`"}, SCHEMA, ["dt"]).primary_key == ("dt", "id")
 
 
-def test_everything_set():
+def test_every_keyed_property_is_parsed():
     found = parsed(
         **{
             "table.merge-engine": "Aggregation",
@@ -84,7 +84,7 @@ def test_engines_ignore_deletions_unless_told(engine):
         ),
     ],
 )
-def test_what_cannot_be(properties, says):
+def test_contradicting_keyed_properties_are_rejected(properties, says):
     with pytest.raises(InvalidOptionError, match=says):
         parsed(**properties)
 
@@ -122,7 +122,7 @@ class TestEngines:
     def test_the_last_row_wins(self):
         assert engine_of(parsed(), SCHEMA) == ColumnwiseMerge(frozenset({0, 1}), {})
 
-    def test_partial_updates(self):
+    def test_an_engine_of_partial_updates_keeps_other_columns(self):
         engine = engine_of(parsed(), SCHEMA, ["N", "id", "at"])
         assert engine == ColumnwiseMerge(frozenset({0, 1}), {}, frozenset({3, 5}))
         with pytest.raises(InvalidOptionError, match="names only primary key columns"):
@@ -131,7 +131,7 @@ class TestEngines:
             engine_of(parsed(), SCHEMA, ["nn"])
 
     @pytest.mark.parametrize("engine", ["first_row", "versioned"])
-    def test_engines_of_whole_rows(self, engine):
+    def test_engines_of_whole_rows_reject_partial_updates(self, engine):
         version = {"table.merge-engine.versioned.ver-column": "at"} if engine == "versioned" else {}
         keyed = parsed(**{"table.merge-engine": engine, **version})
         assert engine_of(keyed, SCHEMA) == (VersionedMerge(5) if version else FirstRowMerge())

@@ -71,7 +71,7 @@ def test_one_whose_hint_has_no_state_takes_one_round_trip_more(wh, remote, world
     assert cost.requests <= 8 + WINDOW, cost
 
 
-def test_a_table_in_a_known_warehouse(wh, remote, world):
+def test_opening_a_second_table_takes_few_round_trips(wh, remote, world):
     grown(wh.create_table("t", "id INT", properties=PLAIN), 3)
     grown(wh.create_table("u", "id INT", properties=PLAIN), 3)
     process = new_process(remote, world)
@@ -246,7 +246,7 @@ def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):
     assert cost.depth >= 1
 
 
-def test_a_name_with_a_long_history(wh, remote, world):
+def test_opening_a_name_with_a_long_history_takes_few_round_trips(wh, remote, world):
     for _ in range(5):
         wh.create_table("t", "id INT", properties=PLAIN)
         wh.drop_table("t")
@@ -297,7 +297,7 @@ class TestDepth:
                     list(pool.map(look, range(2)))
         assert cost.depth == 4
 
-    def test_a_pool_in_a_pool(self, remote, look):
+    def test_a_pool_in_a_pool_adds_no_depth(self, remote, look):
         def outer(_: int) -> None:
             look(0)
             with ThreadPoolExecutor(2) as pool:
@@ -316,7 +316,7 @@ class TestDepth:
             look(0)
         assert (cost.requests, cost.depth) == (4, 3)
 
-    def test_a_thread(self, remote, look):
+    def test_work_in_a_thread_adds_no_depth(self, remote, look):
         with remote.measured() as cost:
             look(0)
             thread = threading.Thread(target=look, args=(0,))

@@ -91,7 +91,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         if isinstance(plan, KeyedStagingPlan):
             commit_intents(table, plan, [message], transaction=transaction)
         elif message.staged is not None:
-            table.commit(message.staged, transaction=transaction)
+            table.log_writer.commit(message.staged, transaction=transaction)
         return message.staged.segments if message.staged is not None else ()
 
     def _report_stored(self) -> StagedCommitMessage:

@@ -99,9 +99,9 @@ def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
         return None
     lake = table.open_lake(state)
     with lake.cache_metadata_for_round():
-        newest, marks = lake.newest(), lake.marks()
+        newest, validators = lake.newest(), lake.validators()
     require_metadata(state, lake, newest)
-    return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, marks)
+    return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, validators)
 
 
 def take_query_snapshot(

@@ -286,10 +286,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
             }
             plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=self._is_strict)
-            bootstrap_parts = split_plan(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            bootstrap_parts = split_plan(replace(plan, tasks=tuple(first), binlog_start=0)) if first else []
             return bootstrap_parts + split_binlog(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=self._is_strict, dropped=dropped)
-        return split_plan(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
+        return split_plan(replace(plan, tasks=(*first, *prune_tasks(state, plan.tasks, pruning), *deleted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -106,6 +106,14 @@ def without_rows(split: LogSplit, rows: OffsetSet | None) -> LogSplit:
     if not deleted:
         return split
     return replace(split, deleted=deleted if split.deleted is None else OffsetSet.merged([split.deleted, deleted]))
+
+
+def keep_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
+    """Return the split with only the segments for which ``keeps`` is true."""
+    segments = tuple(segment for segment in split.segments if keeps(segment))
+    if len(segments) == len(split.segments):
+        return split
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 def plan_whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:

@@ -118,7 +118,7 @@ class CredentialVendor:
             return
         lake = table.open_lake()
         assert isinstance(lake, IcebergLake)
-        stray = find_out_of_place_location(lake.place, with_files=state.parsed.datalake_adopted is not None)
+        stray = find_out_of_place_location(lake.binding, with_files=state.parsed.datalake_adopted is not None)
         if stray is not None:
             raise LakeMismatchError(
                 f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "
