@@ -347,9 +347,9 @@ def find_differences(
         if column.name in primary_key and not field.required:
             problems.append(f"column '{column.name}' of the primary key is optional, expected required")
     problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    actual, expected = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
-    if [t.casefold() for t in actual] != [t.casefold() for t in expected]:
-        problems.append(f"partitioned by [{', '.join(actual)}], expected [{', '.join(expected)}]")
+    lake_terms, terms = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
+    if [t.casefold() for t in lake_terms] != [t.casefold() for t in terms]:
+        problems.append(f"partitioned by [{', '.join(lake_terms)}], expected [{', '.join(terms)}]")
     return problems
 
 
