@@ -320,14 +320,14 @@ def test_a_copy_gets_an_identity_of_its_own(house):
     assert Tree.of(house) == original
     assert {name: rows(house.wh.table(name).to_arrow()) for name in wanted} == wanted
     house.tier(house.wh.table(KEYED))
-    with pytest.raises(InvalidOptionError, match="is no copy"):
+    with pytest.raises(InvalidOptionError, match="is not a copy"):
         relocate(fresh.wh, copy=True)
 
 
 def test_an_original_is_not_given_other_ids(house):
     filled(house)
     original = Tree.of(house)
-    with pytest.raises(InvalidOptionError, match="is no copy"):
+    with pytest.raises(InvalidOptionError, match="is not a copy"):
         relocate(house.wh, copy=True)
     assert all(t.files_written == 0 for t in relocate(house.wh).tables)
     assert Tree.of(house) == original

@@ -15,9 +15,10 @@ from streamhouse_spark import (
     Warehouse,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.log.compaction import plan_inline_merge
 from streamhouse_spark.log.segments import reader
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 KINDS = ["memory", pytest.param("local", marks=pytest.mark.long)]
 
@@ -238,7 +239,7 @@ def test_merging_verifies_what_it_merges(tmp_path):
     whole = damaged.storage.read(key)
     damaged.replace(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptDataError):
-        table.merge_inline()
+        merge_inline(table)
     assert not damaged.keys("/segments/")
 
 

@@ -214,7 +214,7 @@ def test_other_engines_read_the_files(lake_format, keyed, tmp_path):
     if lake_format == "paimon":
         found = read_by_pypaimon(storage, "sales.orders")
     else:
-        found = table.open_lake().place.load().scan().to_arrow()
+        found = table.open_lake().binding.load().scan().to_arrow()
     assert sorted(found["id"].to_pylist()) == expected
     for location in files_of(table):
         (count,) = duckdb.sql(f"SELECT count(*) FROM read_parquet('{location}')").fetchone()

@@ -10,7 +10,7 @@ import pytest
 from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CorruptDataError, Table, Warehouse
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys

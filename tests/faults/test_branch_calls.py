@@ -19,7 +19,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
-from streamhouse_spark.log import idempotency
+from streamhouse_spark.log import commit_validation
 from streamhouse_spark.log.gc import dropped_tables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -246,7 +246,7 @@ class TestPlantedBugs:
             a_writer_before_each_call(planted, self.EACH)
 
     def test_a_seal_that_writers_do_not_see(self, planted, monkeypatch):
-        monkeypatch.setattr(idempotency.act, "moves_rows", lambda _: False)
+        monkeypatch.setattr(commit_validation.act, "moves_rows", lambda _: False)
         with pytest.raises((StreamhouseError, AssertionError)):
             a_writer_before_each_call(planted, self.EACH)
 
@@ -273,7 +273,7 @@ class TestPlantedBugs:
         start = stored_table("tiered")
         storage = new_host(start)
         monkeypatch.setattr(
-            branches, "Tag", lambda name, version, uuid, _lake: idempotency.act.Tag(name, version, uuid)
+            branches, "Tag", lambda name, version, uuid, _lake: commit_validation.act.Tag(name, version, uuid)
         )
         opened(storage, 3).table("t").create_branch("b")
         table = opened(storage, 4).table("t")

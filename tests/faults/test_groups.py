@@ -26,7 +26,7 @@ COMMIT_PATH = tuple(
     for module in [
         "commit_log",
         "group_commit",
-        "idempotency",
+        "commit_validation",
         "bootstrap",
         "checkpoint",
         "record",
@@ -34,12 +34,12 @@ COMMIT_PATH = tuple(
         "state",
         "transactions",
         "history",
-        "history_epochs",
+        "history_index",
         "low_watermark",
         "object_existence",
         "framing",
         "segment",
-        "delete_vectors",
+        "deletion_vectors",
     ]
 )
 STEPS_OF = (

@@ -157,7 +157,7 @@ class TestPlantedBugs:
         table = opened(new_store(), 2)
         for v in range(4):
             table.append([{"v": v}])
-        numbers = table._log_writer.identity_ranges(table.state)
+        numbers = table.log_writer.identity_ranges(table.state)
         ahead = (numbers._first, numbers._end)
         assert ahead[0] < ahead[1]
         numbers.renew_in_child()

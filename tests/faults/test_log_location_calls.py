@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from faults.two_stores import HOT, two_stores
 from streamhouse_spark import StreamhouseError, TableExistsError, Warehouse, relocate
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import location_key, owner_key
+from streamhouse_spark.core.warehouse_layout import location_key, owner_key
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -122,7 +122,7 @@ def test_a_failed_relocation_never_changes_the_log_of_the_original(copy):
         try:
             relocated(attempt.store)
         except StreamhouseError as error:  # of one that was finished: it is at home
-            if not copy or "is no copy" not in str(error):
+            if not copy or "is not a copy" not in str(error):
                 raise
         wh = opened(attempt.store, 5, url="memory://cold/elsewhere")
         wh.table(NAME).append([{"id": 3}])

@@ -292,8 +292,8 @@ def test_a_paimon_lake_on_s3_is_compacted_expired_and_cleaned(s3_server, monkeyp
     assert lake.find_durable().offsets == lake.newest().offsets == {0: 9}
     assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
     assert lake.expire(keep_last=1, keep_ms=-60_000).snapshots == (1, 2, 3)
-    assert lake.place.snapshots.ids() == [4]
-    orphans = [lake.place.files.key_of(lost[0].location)]
+    assert lake.binding.snapshots.ids() == [4]
+    orphans = [lake.binding.files.key_of(lost[0].location)]
     assert lake.remove_orphans(grace_ms=-60_000, dry_run=True) == orphans
     assert lake.remove_orphans(grace_ms=-60_000) == orphans
     assert not set(orphans) & {info.key for info in storage.list("lake/")}

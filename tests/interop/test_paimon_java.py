@@ -198,7 +198,7 @@ def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
     assert java.ask("expire", table, 2) == [2]
     everything = sorted_rows(pa.concat_tables([*rounds, long]))
     lake = table.open_lake()
-    assert lake.place.snapshots.ids() == [3, 4]
+    assert lake.binding.snapshots.ids() == [3, 4]
     assert sorted_rows(table.lake.to_arrow()) == sorted_rows(java.read(table)) == everything
     lost = f"{table.state.lake_location}/manifest/manifest-lost-0"
     table.storage.put(lost, b"x")

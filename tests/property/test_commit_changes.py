@@ -21,6 +21,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.read.scan_executor import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1, 2])
@@ -59,7 +60,7 @@ GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=
 
 UPKEEP = {
     "compact": lambda table: table.lake.compact(purge=True),
-    "merge": lambda table: table.merge_inline(),
+    "merge": merge_inline,
     "tier": tier,
     "trim": trim_tiered,
 }

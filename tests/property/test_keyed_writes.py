@@ -20,7 +20,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CommitConflictError, OffsetRange, Transaction
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv import change_staging

@@ -28,9 +28,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from streamhouse_spark.datasource.scan.pushed_filters import column_types, parse_filters
-from streamhouse_spark.expressions.evaluation import possible_rows
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import Node, to_plan_value
+from streamhouse_spark.expressions.row_masks import possible_rows
 from streamhouse_spark.lake.iceberg.scan import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.lake.parquet.file_columns import FileColumns

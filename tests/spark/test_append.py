@@ -71,9 +71,9 @@ def test_missing_table_names_the_create_table(spark, wh, target):
         (
             "append.target",
             {"startingOffsets": "latest"},
-            "INVALID_OPTION: .*startingOffsets cannot be used in write",
+            "INVALID_OPTION: .*startingOffsets is not supported in write",
         ),
-        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: txnAppId and txnVersion go together"),
+        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: found option txnAppId without txnVersion"),
         ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE first"),
     ],
 )

@@ -144,7 +144,7 @@ def test_a_read_includes_metadata_columns_if_asked(spark, wh, trimmed):
     found = load(spark, wh, "read.trimmed", includeMetadata="true")
     assert found.columns == ["_bucket", "_log_offset", "_commit_timestamp", "id", "name", "amount"]
     counted = found.selectExpr("count_if(_log_offset = id)", "count(_commit_timestamp)", "max(_bucket)").first()
-    assert counted == (800, 300, 0)  # the lake does not keep commit times
+    assert counted == (800, 300, 0)  # the lake does not store commit times
     pruned = load(spark, wh, "read.trimmed", "_log_offset long", includeMetadata="true")
     assert pruned.selectExpr("sum(_log_offset)").first()[0] == 799 * 400
 
@@ -197,7 +197,7 @@ def test_time_range_is_half_open(spark, wh):
 
 def test_times_that_are_no_longer_known(spark, wh, trimmed):
     lost = dt.datetime.fromtimestamp((trimmed.state.created_ms + 1) / 1000, dt.UTC).isoformat()
-    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*does not keep commit times"):
+    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*does not store commit times"):
         load(spark, wh, "read.trimmed", startingTimestamp=lost).count()
     assert load(spark, wh, "read.trimmed", startingTimestamp=lost, failOnDataLoss="false").count() == 300
 

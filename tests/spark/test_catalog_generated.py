@@ -80,7 +80,7 @@ def test_every_statement_on_a_keyed_table_generates_values(spark: Any, make: Any
 def test_what_cannot_be_generated_is_refused(spark: Any, wh: Any) -> None:
     wh.create_database("dml")
     for columns, says in (
-        ("id INT, x INT GENERATED ALWAYS AS (abs(id))", r"calls abs\(…\), which is not understood"),
+        ("id INT, x INT GENERATED ALWAYS AS (abs(id))", r"calls abs\(…\), which is not supported"),
         ("id INT, x INT NOT NULL GENERATED ALWAYS AS (id)", "has NOT NULL as well"),
         ("id INT, x STRING GENERATED ALWAYS AS (id)", "the expression is a int"),
     ):

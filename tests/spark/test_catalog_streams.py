@@ -172,7 +172,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
     reads = {
         "startingOffset": "did you mean startingOffsets",
         "startingVersion": "use startingOffsets",
-        "endingOffsets": "cannot be used in readStream",
+        "endingOffsets": "is not supported in readStream",
         "readChangeFeed": r"read streams\.\w+\$changelog instead",
         "includeMetadata": "_bucket, _log_offset and _commit_timestamp; select them by name",
     }
@@ -180,7 +180,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         with pytest.raises(PySparkException, match=says) as refused:
             drain(stream_of(spark, source, **{option: "true"}), target, str(tmp_path / option))
         assert "Traceback" not in str(refused.value)
-    with pytest.raises(PySparkException, match="cannot be used in writeStream") as refused:
+    with pytest.raises(PySparkException, match="is not supported in writeStream") as refused:
         drain(stream_of(spark, source), target, str(tmp_path / "txnVersion"), txnVersion="true")
     assert "Traceback" not in str(refused.value)
     with pytest.raises(PySparkException, match=r"does not support .*micro-batch"):

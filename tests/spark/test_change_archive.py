@@ -9,7 +9,7 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.session import drain, in_python, load, load_stream
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.table import refresh_commit
 
@@ -174,5 +174,5 @@ def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
     table.add_columns("c INT")  # which the archive tells, too
     write(table, [8], 1)
     archive(table)
-    assert view.refresh().whole_because == f"{table.name} no longer has the records of its changes"
+    assert view.refresh().whole_because == f"{table.name} no longer retains the records of its changes"
     assert sorted((row["n"], row["c"]) for row in view.table.to_arrow().to_pylist()) == [(1, 4), (2, 3)]

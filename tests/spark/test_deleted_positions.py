@@ -140,7 +140,7 @@ def test_pages_and_row_groups_that_a_filter_skips(spark, wh):
     deleted = (numbers % 1_000 == 7) | ((numbers >= 300_000) & (numbers < 310_000)) | (numbers == 1_048_576)
     table.delete(where=[("id", "in", numbers[deleted].tolist())])
     tier(spark, wh.url, [table.name])
-    [file] = [task.file for task in table.open_lake().place.load().scan().plan_files()]
+    [file] = [task.file for task in table.open_lake().binding.load().scan().plan_files()]
     metadata = pq.ParquetFile(file.file_path.removeprefix("file://")).metadata
     assert metadata.num_row_groups > 1
     assert metadata.row_group(0).column(0).has_offset_index

@@ -39,7 +39,7 @@ def our_line(failure):
         ("../errors", {}, "INVALID_NAME", ""),
         ("errors.table", {"asOfTimestmp": "1"}, "INVALID_OPTION", "did you mean asOfTimestamp?"),
         ("errors.table", {"versionAsOf": "1"}, "INVALID_OPTION", "use asOfLakeSnapshot"),
-        ("errors.table", {"maxOffsetsPerTrigger": "1"}, "INVALID_OPTION", "it belongs to readStream"),
+        ("errors.table", {"maxOffsetsPerTrigger": "1"}, "INVALID_OPTION", "only in readStream"),
         ("errors.table", {"failOnDataLoss": "maybe"}, "INVALID_OPTION", "'maybe'"),
         ("errors.table$lake", {"startingOffsets": "earliest"}, "INVALID_OPTION", "errors.table$changelog"),
         ("errors.table$buckets", {"asOfTimestamp": "5"}, "INVALID_OPTION", "errors.table$lake"),

@@ -207,5 +207,5 @@ def test_a_tag_is_read_by_name_when_its_snapshot_has_expired(spark, wh):
 def test_what_is_not_built_is_refused(spark, wh):
     wh.create_database("paimon_lake")
     properties = "'table.datalake.format' = 'paimon', 'primary.key' = 'id'"
-    with pytest.raises(Exception, match="whose equal values Paimon's libraries tell apart"):
+    with pytest.raises(Exception, match="whose equal values can be distinct keys"):
         spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused (id double not null) TBLPROPERTIES ({properties})")

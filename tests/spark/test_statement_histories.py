@@ -15,7 +15,7 @@ from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import compaction, position_deletes
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.log.delete_vectors import NO_DELETIONS
+from streamhouse_spark.log.deletion_vectors import NO_DELETIONS
 from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.table.versioning.publication import BranchChanges
 from streamhouse_spark.warehouse import cloning

@@ -105,7 +105,7 @@ def test_offset_knows_the_truncation_that_it_was_taken_behind():
 def test_scan_partitions_have_about_equal_sizes():
     plan = ScanPlan("a.b", "u", _state().schema, tuple(_offsets_piece(i, 1 << 20) for i in range(300)))
     groups = pieces.make_partitions(plan, parallelism=2)
-    sizes = [sum(p.size_bytes for p in g.plan().pieces) for g in groups]
+    sizes = [sum(p.size_bytes for p in g.plan().tasks) for g in groups]
     assert 3 <= len(groups) <= 6
     assert max(sizes) < 2 * min(sizes)
     tiny = plan.with_tasks([_offsets_piece(i, 10) for i in range(20)])

@@ -312,14 +312,14 @@ class TestCheckWritable:
         store.put_if_absent("a", b"1")
         with pytest.raises(ObjectExistsError):  # puts in sequence cannot see it
             store.put_if_absent("a", b"2")
-        with pytest.raises(StorageError, match=r"does not decide between writers.*use a store that honours"):
+        with pytest.raises(StorageError, match=r"does not support atomic conditional writes.*use a store that honours"):
             store.check_writable()
         assert everything(direct) == ["wh/a"]
 
     def test_amazons_own_store_is_known_and_not_raced(self, store, proxy, monkeypatch):
         store.check_writable()
         raced = proxy.methods.count("PUT")
-        monkeypatch.setattr(s3_client.Client, "is_amazons", True)
+        monkeypatch.setattr(s3_client.Client, "is_amazon", True)
         proxy.plan = lambda _: None
         store.check_writable()
         assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])

@@ -10,7 +10,7 @@ import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.cli.diagnostics import check_warehouse
-from streamhouse_spark.core.paths import commit_key, name_key, parse_table_name
+from streamhouse_spark.core.warehouse_layout import commit_key, name_key, parse_table_name
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -12,10 +12,10 @@ from faults.sim import sim_world
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log import commit_log
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.storage.local import LocalStorage
 from unit.restored_place import Place
@@ -142,7 +142,7 @@ class TestTheLog:
         for number in range(3):
             table.append([{"id": 10 + number}])
         place.restore(backup)
-        clock.advance(2 * commit_log.FLOOR_CHECK_MS)
+        clock.advance(2 * commit_log.WATERMARK_CHECK_MS)
         before = place.backup()
         for _ in range(2):
             with pytest.raises(DifferentHistoryError, match=r"restored from a backup.*Open the table again"):
@@ -214,10 +214,10 @@ class TestTheLog:
         backup = place.backup()
         table.append([{"id": 10}])
         place.restore(backup)
-        clock.advance(commit_log.FLOOR_CHECK_MS + 1)
+        clock.advance(commit_log.WATERMARK_CHECK_MS + 1)
         with pytest.raises(DifferentHistoryError):
             table.append([{"id": 11}])
-        assert commit_log.FLOOR_CHECK_MS == 60_000
+        assert commit_log.WATERMARK_CHECK_MS == 60_000
         assert self.ids(place) == [1]
 
     def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):
@@ -298,7 +298,7 @@ def test_the_log_was_restored_and_its_lake_was_not(opened, tmp_path, lake_format
     add(table, *range(20, 20 + grown))
     before = files(tmp_path / "wh" / "lake")
     for _ in range(2):
-        with pytest.raises(DifferentHistoryError, match=r"and its lake was not.*streamhouse retier d.t"):
+        with pytest.raises(DifferentHistoryError, match=r"without the lake.*streamhouse retier d.t"):
             tier(opened().table("d.t"))
     assert files(tmp_path / "wh" / "lake") == before
     with pytest.raises(DifferentHistoryError):

@@ -91,9 +91,7 @@ def test_no_warehouse_is_wrong_usage(run, monkeypatch):
     monkeypatch.delenv("STREAMHOUSE_WAREHOUSE")
     monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", "")
     failed = run("ls", code=2)
-    assert (
-        "no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
-    )
+    assert "found no warehouse; add --warehouse DIRECTORY-OR-URL (-w), or set STREAMHOUSE_WAREHOUSE" in failed.stderr
 
 
 def test_settings_reach_the_warehouse_and_are_not_shown(run):
@@ -188,6 +186,6 @@ def test_an_argument_is_named_as_the_option(command, text, named):
 
 def test_errors_of_commands_name_options(run, warehouse):
     table = warehouse.create_table("t", "a INT")
-    assert "or say --if-not-exists to use it" in run("create", "t", "--schema", "a INT", code=1).stderr
+    assert "or set --if-not-exists to use it" in run("create", "t", "--schema", "a INT", code=1).stderr
     assert "under another name with --to" in run("undrop", "t", code=1).stderr
     table.append([{"a": 1}])

@@ -28,7 +28,7 @@ def table(memory, world):
 
 def append_elsewhere(table, land: str, num_rows: int = 3) -> None:
     """As another engine does."""
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     rows = table.schema.empty_table().from_pylist([{"id": -i, "land": land} for i in range(num_rows)], table.schema)
     lake.append(rows.cast(lake.schema().as_arrow()))
 
@@ -73,10 +73,10 @@ def test_a_drop_that_was_counted_with_them_before_is_no_problem(table, monkeypat
 
 def test_rows_that_are_missing_are_seen_beside_others(table):
     append_elsewhere(table, "fr", num_rows=20)
-    table.open_lake().place.load().delete("land = 'de'")
+    table.open_lake().binding.load().delete("land = 'de'")
     retier(table)
     assert problems(table) == [
-        f"lake snapshot {table.state.lake.snapshot_id} has 6 rows, 11 offsets were tiered"
+        f"lake snapshot {table.state.lake.snapshot_id} has 6 rows, expected 11 tiered offsets"
     ]  # fmt: skip
 
 
@@ -89,10 +89,10 @@ def test_offsets_that_are_there_twice_or_too_early_are_seen(table, monkeypatch):
         return OffsetFile(found.location, found.bucket, name.setdefault("first", found.runs))
 
     monkeypatch.setattr(fsck, "read_offset_file", read)
-    assert any("has 5 offsets twice" in problem for problem in problems(table))
+    assert any("has 5 duplicate offsets" in problem for problem in problems(table))
     monkeypatch.undo()
     monkeypatch.setattr(type(table.state), "first_offset", lambda *_: 3)
-    assert any("has 3 offsets that it should not hold" in problem for problem in problems(table))
+    assert any("has 3 offsets outside its range" in problem for problem in problems(table))
 
 
 UNSEEN = {

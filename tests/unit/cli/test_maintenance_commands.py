@@ -17,8 +17,8 @@ from interop.paimon_cases import Stock
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli import diagnostics as doctor_module
 from streamhouse_spark.cli.diagnostics import Finding
-from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.catalog import names, renaming
 from streamhouse_spark.log.catalog.names import ViewEntry
 
@@ -45,7 +45,9 @@ def test_tier_passes_over_tables_without_a_lake(run, table):
     run("create", "dry", "--schema", "id BIGINT", "-p", "table.datalake.enabled=false")
     assert [r["table"] for r in run("tier", "--once", "-o", "json").lines] == ["default.t"]
     failed = run("tier", "--once", "dry", code=1)
-    assert failed.stderr.startswith("INVALID_OPTION: table default.dry has no lake; `streamhouse alter default.dry")
+    assert failed.stderr.startswith(
+        "INVALID_OPTION: table default.dry has no lake; enable it with `streamhouse alter default.dry"
+    )
     assert run("tier", "--once", "absent", code=1).stderr.startswith("TABLE_NOT_FOUND: ")
 
 
@@ -116,7 +118,7 @@ def test_the_lake_is_kept_small_a_verb_at_a_time(run, table):
 
 def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, table):
     run("tier", "--once")
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     with lake.transaction() as transaction:
         transaction.remove_properties("streamhouse.table-uuid")
     shown = run("adopt", "again", "--lake", "default.t", "--dry-run", "-o", "json").document
@@ -219,7 +221,7 @@ def test_verify_finds_missing_files_of_log_and_lake(run, table):
     assert "problems found" in failed.stderr
     problems = run("verify", "t", "-o", "json", code=1).document["problems"]
     assert any(".arrow is missing" in problem for problem in problems)
-    assert any(".parquet" in problem or "50 offsets were tiered" in problem for problem in problems)
+    assert any(".parquet" in problem or "50 tiered offsets" in problem for problem in problems)
 
 
 def test_verify_describes_gaps_between_segments():
@@ -246,7 +248,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(run, monkeypatch):
     ]
     monkeypatch.setattr("streamhouse_spark.cli.maintenance_commands.run_doctor", lambda *_: findings)
     failed = run("doctor", code=1)
-    assert failed.stderr == "cannot work: Java\n"
+    assert failed.stderr == "failed checks: Java\n"
     for part in ("3.12", "→ free some space", "→ install it", "FAILED"):
         assert part in failed.stdout
     assert [line["level"] for line in run("doctor", "-o", "json", code=1).lines] == ["ok", "warn", "fail"]
@@ -340,7 +342,7 @@ def test_a_copy_gets_ids_of_its_own(run, filled, warehouse_path, tmp_path):
     assert row["former_uuid"] == filled == Warehouse(warehouse_path).table("d.t").uuid
     assert row["uuid"] == Warehouse(there).table("d.t").uuid != filled
     refused = run("-w", warehouse_path, "relocate", "--copy", code=1)
-    assert "is no copy" in refused.stderr
+    assert "is not a copy" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
 
 

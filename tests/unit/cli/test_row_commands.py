@@ -120,8 +120,8 @@ def test_a_bad_file_among_good_ones_adds_nothing(run, table, tmp_path):
 def test_large_files_are_read_in_pieces(run, table, tmp_path, monkeypatch):
     from streamhouse_spark.write import file_readers as files
 
-    monkeypatch.setattr(files, "_PIECE_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(files, "_TEXT_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(files, "_TABLE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 14)
     path = tmp_path / "rows.jsonl"
     path.write_text(json_lines(*({"id": i, "name": f"name {i}"} for i in range(20_000))))
     before = table.refresh().version
@@ -140,7 +140,7 @@ def test_append_with_a_transaction_adds_its_rows_once(run, table, tmp_path):
     assert (again["rows"], again["duplicate"], again["offsets"]) == (0, True, first["offsets"])
     assert "nothing was added" in run(*call).stdout
     assert ids(table) == [1, 2]
-    assert "go together" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
+    assert "require each other" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
 
 
 def test_append_accepts_files_without_rows(run, table, tmp_path):
@@ -228,7 +228,7 @@ def test_the_line_of_a_wrong_field_is_counted_over_blocks(run, table, monkeypatc
 
 
 def test_append_rejects_an_absent_file(run, table):
-    assert run("append", "t", "absent.csv", code=1).stderr.startswith("INVALID_OPTION: there is no file absent.csv")
+    assert run("append", "t", "absent.csv", code=1).stderr.startswith("INVALID_OPTION: file absent.csv does not exist")
     assert "--format" in run("append", "t", "-", code=1, stdin="").stderr
 
 

@@ -63,7 +63,7 @@ def test_pause_takes_several_views_and_prints_json(run, warehouse):
 @pytest.mark.parametrize(
     ("names", "told"),
     [
-        (["gold.v", "default.t"], "default.t is no materialized table"),
+        (["gold.v", "default.t"], "default.t is not a materialized table"),
         (["gold.v", "gold.x"], "gold.x does not exist"),
         (["gold.v", "gold.v$lineage"], "gold.v$lineage"),
     ],
@@ -111,7 +111,7 @@ def test_an_error_of_spark_is_told_as_ours(error, condition):
 @pytest.mark.parametrize(
     ("report", "text"),
     [
-        (RefreshReport(changed=False), "gold.v has all rows of its sources\n"),
+        (RefreshReport(changed=False), "gold.v is up to date\n"),
         (
             RefreshReport(changed=True, rows_written=1200, rows_deleted=1, steps=1),
             "gold.v: 1,200 rows written, 1 deleted\n",

@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import StorageError
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 
@@ -165,7 +165,7 @@ def test_describe_shows_rounds_that_failed(run, warehouse, orders):
 def test_describe_says_how_often_a_view_is_refreshed(run, warehouse):
     definition = ViewDefinition("SELECT 1 AS k", "full", 1500, ("k",), "bag", {}).to_text()
     view = warehouse.create_table("gold.v", "k INT NOT NULL", primary_key=["k"], properties={VIEW: definition})
-    assert "refreshes       each 1.5 s" in run("describe", "gold.v").stdout
+    assert "refreshes       every 1.5 s" in run("describe", "gold.v").stdout
     pause_refreshes(view)
     assert "refreshes       paused" in run("describe", "gold.v").stdout
     assert run("describe", "gold.v", "-o", "json").document["view"]["paused"] is True
@@ -188,7 +188,7 @@ def test_alter_sets_and_unsets_properties(run, warehouse, orders):
     found = run("alter", "sales.orders", "--unset", "table.log.ttl", "-o", "json").lines
     assert {row["key"] for row in found} == {"bucket.key", "bucket.num", "table.datalake.freshness"}
     assert run("alter", "sales.orders", "--set", "bucket.num=3", code=1).stderr.startswith("INVALID_OPTION: ")
-    assert "nothing to change" in run("alter", "sales.orders", code=2).stderr
+    assert "found no change" in run("alter", "sales.orders", code=2).stderr
 
 
 def test_alter_needs_keys_and_values(run, orders):
@@ -321,7 +321,7 @@ def test_describe_shows_the_costs_of_a_table(run, warehouse, orders):
     assert found["workload"]["buckets"] == 2
     assert found["estimate"]["total_usd"] > 0
     text = run("describe", "sales.orders", "--costs").stdout
-    for part in ("commits", "PUT, LIST", "a month", "Amazon S3 Standard"):
+    for part in ("commits", "PUT, LIST", "per month", "Amazon S3 Standard"):
         assert part in text
     free = [f"--price={name}=0" for name in ("puts_usd_per_1000", "gets_usd_per_1000", "stored_usd_per_gib_month")]
     assert run("describe", "sales.orders", "--costs", *free, "-o", "json").document["estimate"]["total_usd"] == 0
@@ -335,7 +335,7 @@ def test_costs_of_all_tables(run, warehouse, orders):
     assert found["estimate"]["total_usd"] > found["tables"]["sales.orders"]["estimate"]["total_usd"] > 0
     assert list(run("costs", "other", "--price=gets_usd_per_1000=0", "-o", "json").document["tables"]) == [quiet.name]
     lines = run("costs").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["sales.orders", "other.quiet", "together", "prices:"]
+    assert [line.split()[0] for line in lines] == ["sales.orders", "other.quiet", "total", "prices:"]
     quiet.storage.put(commit_key(quiet.uuid, 1), b"damaged")
     failed = run("costs", "-o", "json", code=1)
     assert list(failed.document["tables"]) == ["sales.orders"]
@@ -343,7 +343,9 @@ def test_costs_of_all_tables(run, warehouse, orders):
 
 
 def test_prices_that_cannot_be(run, orders):
-    assert "--price needs --costs" in run("describe", "sales.orders", "--price", "gets_usd_per_1000=1", code=2).stderr
+    assert (
+        "--price requires --costs" in run("describe", "sales.orders", "--price", "gets_usd_per_1000=1", code=2).stderr
+    )
     for wrong in ("gets_usd_per_1000=x", "gets_usd_per_1000=-1", "gets=1"):
         assert "price" in run("describe", "sales.orders", "--costs", "--price", wrong, code=1).stderr
 

@@ -13,14 +13,16 @@ from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml.delete import commit_deletion, make_delete_actions
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
-from streamhouse_spark.log import delete_vectors
+from streamhouse_spark.log import deletion_vectors
+from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import metadata_columns
 from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.system_views import changelog_batches
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -74,7 +76,7 @@ class TestReads:
         for number in range(6):
             table.append(rows(number))
         table.delete(where=[("id", "in", [1, 4])])
-        assert table.merge_inline() > 0
+        assert merge_inline(table) > 0
         assert ids(table.to_arrow()) == [0, 2, 3, 5]
 
     def test_the_places_of_the_others_are_known(self, table):
@@ -104,7 +106,7 @@ class TestReads:
         assert ids(table.to_arrow(as_of_timestamp_ms=later)) == [2, 3]
 
     def test_times_between_deletions_that_are_no_longer_told_apart(self, table, clock, monkeypatch):
-        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 2)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 2)
         table.append(rows(*range(6)))
         moments = []
         for number in range(4):
@@ -118,16 +120,16 @@ class TestReads:
             table.to_arrow(as_of_timestamp_ms=moments[1])
 
     def test_all_of_them_are_joined_once(self, table, monkeypatch):
-        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
         table.append(rows(*range(40)))
         for number in (3, 21, 4, 30, 22, 5):
             table.delete(where=[("id", "=", number)])
             before = table.state.deleted
-            assert before == delete_vectors.union_deleted_offsets(tuple(table.state.deletions))
+            assert before == deletion_vectors.union_deleted_offsets(tuple(table.state.deletions))
             table.append(rows(100 + number))
             assert table.state.deleted is before
         table.delete(where=[("day", "=", 0)])
-        assert table.state.deleted == delete_vectors.union_deleted_offsets(tuple(table.state.deletions))
+        assert table.state.deleted == deletion_vectors.union_deleted_offsets(tuple(table.state.deletions))
         assert as_stored(table.state).deleted == table.state.deleted
 
     def test_a_checkpoint_has_them(self, table):
@@ -244,7 +246,7 @@ class TestTails:
 @pytest.mark.parametrize("seed", range(6))
 def test_random_lives_with_deletions_agree_with_a_list(wh, other_process, seed, monkeypatch):
     """Appends, deletions, merges, truncations and new processes, against a list."""
-    monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
+    monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     table = wh.create_table("d.t", "id BIGINT, day INT", buckets=chance.choice([1, 3]), properties=HOT)
     expected: list[int] = []
@@ -263,7 +265,7 @@ def test_random_lives_with_deletions_agree_with_a_list(wh, other_process, seed, 
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(gone)
                 expected = [n for n in expected if n not in gone]
             case "merge":
-                table.merge_inline()
+                merge_inline(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []

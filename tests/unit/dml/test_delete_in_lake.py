@@ -24,12 +24,13 @@ from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
 from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import CompactReport
-from streamhouse_spark.log import delete_vectors
+from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])
@@ -52,7 +53,7 @@ def new_table(wh, lake, **shape):
 
 def stock(table: Table) -> list[int]:
     """Read the lake as pyiceberg does, or pypaimon."""
-    place = table.open_lake().place
+    place = table.open_lake().binding
     if table.properties.datalake_format == "paimon":
         with tempfile.TemporaryDirectory() as folder:
             return sorted(row["id"] for row in Stock(table.storage.home, Path(folder)).read(table.name))
@@ -203,7 +204,7 @@ def test_reads_as_of_a_time_show_rows_until_their_deletion(table, clock: SimCloc
 def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other_process, seed, monkeypatch):
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
-        monkeypatch.setattr(delete_vectors, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
     chance = random.Random(seed)
     partition_by = ["day"] if chance.random() < 0.5 else []
     table = new_table(wh, lake, buckets=chance.choice([1, 3]), partition_by=partition_by)
@@ -224,7 +225,7 @@ def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(lost)
                 expected = [n for n in expected if n not in lost]
             case "merge":
-                table.merge_inline()
+                merge_inline(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []
@@ -435,7 +436,7 @@ def test_rows_are_found_although_the_snapshot_expired_before_it_was_read(wh, oth
     def locate_late(*given):
         for _ in late:
             tier(other)
-            other.open_lake().place.load().maintenance.expire_snapshots().by_id(recorded).commit()
+            other.open_lake().binding.load().maintenance.expire_snapshots().by_id(recorded).commit()
         return locate(*given)
 
     monkeypatch.setattr(delete, "locate_rows", locate_late)
@@ -457,7 +458,7 @@ def test_a_deletion_that_comes_while_files_are_merged_is_a_conflict(table, monke
         return merged
 
     monkeypatch.setattr(compaction, "merge_group", delete_meanwhile)
-    with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
+    with pytest.raises(CommitConflictError, match="rows were deleted during the compaction"):
         table.open_lake().compact()
     assert stock(table) == sorted(table.lake.to_arrow()["id"].to_pylist()) == [n for n in range(120) if n != 50]
 

@@ -198,7 +198,7 @@ class TestOthers:
         other, choose = other_process().table("d.t"), condition_filter(DAY_1)
 
         def replace(read):
-            return commit_replacement(table, table._log_writer.stage(rows(1)), choose, None, read)
+            return commit_replacement(table, table.log_writer.stage(rows(1)), choose, None, read)
 
         for change in (
             lambda: other.append(rows(7)),

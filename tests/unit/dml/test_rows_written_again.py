@@ -88,7 +88,7 @@ def test_an_update_is_a_conflict(table, engine, written_again):
     def change() -> None:
         replace_rows(table, lambda one: one["id"] == 7, lambda _: row(30), written_again)
 
-    with pytest.raises(CommitConflictError, match=r"^COMMIT_CONFLICT: .*another engine wrote their files again"):
+    with pytest.raises(CommitConflictError, match=r"^COMMIT_CONFLICT: .*another engine rewrote or dropped their files"):
         change()
     require_rows(table, engine, [*OLD, 6, 7, 8, 20])
     change()
@@ -112,7 +112,7 @@ def test_a_rollback_is_a_conflict(table, engine, other_process, monkeypatch):
         tier(other_process().table(NAME))
 
     before(monkeypatch, rollback, "_commit_rollback", meanwhile)
-    with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
+    with pytest.raises(CommitConflictError, match="another engine rewrote or dropped their files"):
         rollback_to_version(table, version)
     require_rows(table, engine, [*OLD, 6, 7, 8, 9, 10])
 

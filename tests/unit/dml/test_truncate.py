@@ -80,26 +80,26 @@ def test_a_transaction_overwrites_once(table, other_process):
 
 def test_what_was_staged_before_a_truncation_is_appended_behind_it(table, other_process):
     table.append(rows(1))
-    staged = table.stager().stage(table.to_arrow())
+    staged = table.log_writer.stager().stage(table.to_arrow())
     other_process().table("t").truncate()
-    assert dict(table.commit(staged)) == {0: OffsetRange(1, 2)}
+    assert dict(table.log_writer.commit(staged)) == {0: OffsetRange(1, 2)}
     assert ids(table) == [1]
 
 
 def test_rows_committed_while_an_overwrite_was_staged_are_replaced_too(table, other_process):
     table.append(rows(1))
-    staged = table.stager().stage(table.to_arrow())
+    staged = table.log_writer.stager().stage(table.to_arrow())
     other_process().table("t").append(rows(5))
-    assert dict(table.commit(staged, overwrite=True)) == {0: OffsetRange(2, 3)}
+    assert dict(table.log_writer.commit(staged, overwrite=True)) == {0: OffsetRange(2, 3)}
     assert ids(table) == [1]
 
 
 def test_what_was_staged_too_long_ago_removes_nothing(table, clock):
     table.append(rows(1))
-    staged = table.stager().stage(table.to_arrow())
+    staged = table.log_writer.stager().stage(table.to_arrow())
     clock.advance(13 * 3_600_000)
     with pytest.raises(CommitConflictError):
-        table.commit(staged, overwrite=True)
+        table.log_writer.commit(staged, overwrite=True)
     assert ids(table) == [1]
 
 
@@ -113,8 +113,8 @@ def test_a_dropped_table_is_not_truncated(table, wh):
 
 
 def test_a_read_under_way_ends_well_and_its_files_go_after_the_grace(table, clock):
-    staged = table.stager().stage(table.schema.empty_table().from_pylist(rows(*range(40_000)), table.schema))
-    table.commit(staged)
+    staged = table.log_writer.stager().stage(table.schema.empty_table().from_pylist(rows(*range(40_000)), table.schema))
+    table.log_writer.commit(staged)
     pin = take_latest_snapshot(table.refresh())
     table.overwrite(rows(1))
     projection = Projection.of(table.state.schema, None, None)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import ConstraintViolatedError, InvalidOptionError
 from streamhouse_spark.expressions.check_constraints import CONSTRAINT, parse_checks, require_constraints
-from streamhouse_spark.expressions.evaluation import evaluate
+from streamhouse_spark.expressions.sql import evaluate
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of(
@@ -122,26 +122,26 @@ def test_conditions_follow_three_valued_logic(text: str, row: dict[str, object],
         ("i > 's'", "compares a int with a string"),
         ("s > 1", "compares a string with a int"),
         ("day > at", "compares a date with a timestamp"),
-        ("day > 'soon'", "compares a date with 'soon'"),
+        ("day > 'soon'", "compares a date with 'soon', which is not a date"),
         ("at > '2026-01-31 12:00:00'", "compares a timestamp"),
-        ("s + 1 > 2", "calculates with numbers alone"),
-        ("i AND b", "is a int where a condition is needed"),
-        ("NOT i", "is a int where a condition is needed"),
-        ("i", "is not a condition"),
+        ("s + 1 > 2", "operands must be numbers"),
+        ("i AND b", "is a int, expected a condition"),
+        ("NOT i", "is a int, expected a condition"),
+        ("i", "has type int, expected a condition"),
         ("1 = 1", "names no column"),
         ("", "the end"),
         ("i >", "the end"),
-        ("i > 1 i", "'i' at character 7 is not understood"),
-        ("i IN ()", "is not understood"),
-        ("i BETWEEN 1", "stands where AND is needed"),
-        ("s LIKE s", "is no pattern"),
+        ("i > 1 i", "'i' at character 7 is not supported"),
+        ("i IN ()", "is not supported"),
+        ("i BETWEEN 1", "was found, expected AND"),
+        ("s LIKE s", "expected a pattern"),
         (r"s LIKE 'a\\b'", "before another character than % _"),
         ("w * w > 0", "more than 76 digits"),
         ("c = 'a'", "CHAR(n)"),
         ("a = a", "compares a array<int> with a array<int>"),
         ("(" * 60 + "i > 0" + ")" * 60, "deeper than 50"),
         ("i > 1; DROP TABLE t", "';"),
-        ("i + NULL > 1", "calculates with numbers alone"),
+        ("i + NULL > 1", "operands must be numbers"),
         ("NULL = NULL", "compares a NULL with a NULL"),
         ("i > 111111111111111111111111111111111111111", "more than 38 digits"),
         ("s LIKE 'a!' ESCAPE '!'", "has a ! before another character"),
@@ -180,12 +180,12 @@ def test_a_row_whose_condition_overflows_is_in_breach(text: str, row: dict[str, 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a.b", "x" * 129])
 def test_names_that_cannot_be(name: str) -> None:
-    with pytest.raises(InvalidOptionError, match="has the name"):
+    with pytest.raises(InvalidOptionError, match="constraint name is"):
         parse_checks({CONSTRAINT + name: "i > 0"}, SCHEMA)
 
 
 def test_a_name_counts_without_regard_to_case() -> None:
-    with pytest.raises(InvalidOptionError, match="has a constraint 'K' already"):
+    with pytest.raises(InvalidOptionError, match="already has a constraint 'K'"):
         parse_checks({f"{CONSTRAINT}K": "i > 0", f"{CONSTRAINT}k": "i > 1"}, SCHEMA)
 
 

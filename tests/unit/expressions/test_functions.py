@@ -68,7 +68,7 @@ def test_a_beginning_before_the_least_time_is_an_error(unit):
     if unit == "microsecond":
         assert beginning_of(times(-(2**63)), unit).equals(times(-(2**63)))
         return
-    with pytest.raises(pa.ArrowInvalid, match="before the least timestamp"):
+    with pytest.raises(pa.ArrowInvalid, match="before the first timestamp"):
         beginning_of(times(-(2**63)), unit)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.expressions import evaluation
-from streamhouse_spark.expressions.evaluation import possible_rows
+from streamhouse_spark.expressions import row_masks
 from streamhouse_spark.expressions.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
+from streamhouse_spark.expressions.row_masks import possible_rows
 
 NAN = math.nan
 COLUMNS = {
@@ -75,12 +75,12 @@ def test_a_pickled_predicate_is_an_equal_one():
 def test_many_values_are_one_comparison(monkeypatch):
     values = tuple(range(0, 40_000, 2))
     compared = []
-    right = evaluation._compare_constant
-    monkeypatch.setattr(evaluation, "_compare_constant", lambda *given: compared.append(given) or right(*given))
+    compare = row_masks.compare
+    monkeypatch.setattr(row_masks, "compare", lambda *operands: compared.append(operands) or compare(*operands))
     node = In("c", values, has_null=False)
     for start in range(0, 50_000, 10_000):
         wanted = np.arange(start, start + 10_000)
         found = possible_rows(node, pa.record_batch({"c": wanted}))
         assert found.tolist() == ((wanted % 2 == 0) & (wanted < 40_000)).tolist()
     assert not compared
-    assert evaluation._to_values.cache_info().hits >= 4
+    assert row_masks._to_values.cache_info().hits >= 4

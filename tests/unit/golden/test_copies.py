@@ -9,7 +9,7 @@ from faults.test_relocation_calls import at, filled, opened
 from golden.folder import GoldenFolder
 from golden.make import COPIED
 from streamhouse_spark import FormatVersionError, Transaction, Warehouse, relocate
-from streamhouse_spark.core.paths import checkpoint_key, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key
 from streamhouse_spark.log import actions, commit_log
 from streamhouse_spark.log.checkpoint import PAST_VERSION, list_checkpoints
 from streamhouse_spark.log.commit_log import CommitLog

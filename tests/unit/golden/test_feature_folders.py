@@ -10,7 +10,7 @@ import pytest
 from golden import make
 from golden.folder import GoldenFolder, check_checkpoint, written_again
 from kit.warehouses import new_store
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.actions import Append, KvSnapshot, TieredSnapshot, Truncate
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint

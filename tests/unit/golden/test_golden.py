@@ -14,15 +14,16 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.names import WarehouseMetadata
-from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
+from streamhouse_spark.log.checkpoint import read_checkpoint, read_latest_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.low_watermark import read_low_watermark
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
@@ -30,6 +31,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.always
 
@@ -146,7 +148,7 @@ class TestReading:
         table = wh.table("manifested")
         table.append([{"a": 99}])
         assert table.to_arrow().num_rows == 21
-        assert table.merge_inline() == 2
+        assert merge_inline(table) == 2
         assert table.to_arrow()["a"].to_pylist()[-1] == 99
 
     def test_with_the_checkpoint_or_with_the_records(self, golden):
@@ -163,8 +165,8 @@ class TestReading:
 
     def test_the_golden_low_watermark_is_read(self, golden):
         uuid = KINDS["floor"].split("/")[1]
-        floor = read_floor(golden, uuid, 1)
-        assert (floor.floor, floor.time_ms) == (3, 1_750_000_002_000)
+        watermark = read_low_watermark(golden, uuid, 1)
+        assert (watermark.number, watermark.time_ms) == (3, 1_750_000_002_000)
 
 
 class TestWriting:

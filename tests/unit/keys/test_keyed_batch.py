@@ -187,7 +187,7 @@ def test_what_is_no_key_is_an_error_of_its_own(pair, keys):
 
 
 def test_the_error_says_what_a_key_is(pair):
-    with pytest.raises(SchemaMismatchError, match=r"\(a, b\), as a tuple in this order or as a mapping"):
+    with pytest.raises(SchemaMismatchError, match=r"\(a, b\); pass them as a tuple in this order or as a mapping"):
         pair.lookup([(1, "b1"), (2,)])
 
 

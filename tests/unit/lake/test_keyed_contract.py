@@ -95,7 +95,7 @@ class KeyedContract:
         items.tier()
         lake = items.lake()
         for n in (*range(8), 100):
-            plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
+            plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.binding.spec.schema, ("n", "=", n)))
             found = lake_rows(lake, plan, filter=pc.field("n") == n)
             assert found.schema.names == ["name", "n"]
             if n == 100:
@@ -104,7 +104,7 @@ class KeyedContract:
                 assert found.to_pylist() == [{"name": f"n{n}", "n": n}] * (n not in (1, 2, 3))
         plan = lake.plan_read(columns=["name"])
         assert sorted(lake_rows(lake, plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
-        assert lake.plan_read(node=filter_of(lake.place.spec.schema, ("id", ">", 1000))).splits == ()
+        assert lake.plan_read(node=filter_of(lake.binding.spec.schema, ("id", ">", 1000))).splits == ()
 
     def test_what_a_round_says_travels_as_json(self, items):
         items.change([(1, "b", 1)], [(3,)])

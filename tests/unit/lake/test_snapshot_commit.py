@@ -43,7 +43,7 @@ def ids_of(lake):
 
 def test_a_round_overtaken_inside_its_commit_is_fenced(lake, engine, other, commit_round):
     engine.race(lake, before=lambda: tier(other, rows_from(2)))
-    with pytest.raises(CommitConflictError, match="another tiering service was faster"):
+    with pytest.raises(CommitConflictError, match="another tiering service committed concurrently"):
         commit_round()
     assert ids_of(other) == [0, 1, 2, 3]
 
@@ -52,7 +52,7 @@ def test_unrelated_commits_are_rebased_on(lake, engine, other, commit_round):
     def commit():
         engine.commit(other)
         if engine.format == "iceberg":
-            with other.place.load().transaction() as transaction:
+            with other.binding.load().transaction() as transaction:
                 transaction.set_properties({"x": "1"})
 
     engine.race(lake, before=commit, times=3)

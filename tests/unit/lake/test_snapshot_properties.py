@@ -11,7 +11,12 @@ from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, SnapshotExpiredError
 from streamhouse_spark.lake.iceberg import expiry
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.snapshot_properties import effective_times_ms, latest_ms, next_snapshot_time_ms, own_ms
+from streamhouse_spark.lake.snapshot_properties import (
+    effective_times_ms,
+    latest_possible_times_ms,
+    next_snapshot_time_ms,
+    writer_time_ms,
+)
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -51,15 +56,15 @@ def test_a_time_behind_the_round_finds_what_was_current_then(lake, made):
             assert num_rows(lake, lake.snapshot_as_of(time_ms)) == number + 1
     assert num_rows(lake, lake.snapshot_as_of(made[2])) == 2
     assert num_rows(lake, lake.snapshot_as_of(made[3] - 1)) == 2
-    with pytest.raises(SnapshotExpiredError, match=f"the oldest that is kept is from {made[0]} ms"):
+    with pytest.raises(SnapshotExpiredError, match=f"the oldest retained one is from {made[0]} ms"):
         lake.snapshot_as_of(made[0] - 1)
 
 
 def test_times_never_go_back_for_other_engines(lake, made):
     if isinstance(lake, IcebergLake):
-        found = [snapshot.timestamp_ms for snapshot in lake.place.find().metadata.snapshots]
+        found = [snapshot.timestamp_ms for snapshot in lake.binding.find().metadata.snapshots]
     else:
-        found = [lake.place.snapshots.find(n).time_millis for n in lake.place.snapshots.ids()]
+        found = [lake.binding.snapshots.find(n).time_millis for n in lake.binding.snapshots.ids()]
     assert found == sorted(found)
     assert found[-1] >= made[2] + YEAR_MS
 
@@ -96,7 +101,7 @@ def test_the_newest_from_the_future_keeps_until_something_corrects_it(lake, cloc
 
 @given(st.lists(st.integers(0, 100), max_size=8), st.integers(0, 100))
 def test_times_are_in_order(own, now_ms):
-    latest, aged = latest_ms(own), effective_times_ms(own, now_ms)
+    latest, aged = latest_possible_times_ms(own), effective_times_ms(own, now_ms)
     assert latest == sorted(latest)
     assert all(found <= mine for found, mine in zip(latest, own, strict=True))
     past = [time_ms for time_ms in aged if time_ms <= now_ms]
@@ -107,7 +112,12 @@ def test_times_are_in_order(own, now_ms):
 def test_a_corrected_time_keeps_the_one_of_the_clock():
     assert next_snapshot_time_ms(5, 4) == (5, {})
     time_ms, beside = next_snapshot_time_ms(5, 9)
-    assert (time_ms, own_ms(time_ms, beside), own_ms(9, {}), own_ms(9, {"streamhouse-time-ms": "-"})) == (9, 5, 9, 9)
+    assert (
+        time_ms,
+        writer_time_ms(time_ms, beside),
+        writer_time_ms(9, {}),
+        writer_time_ms(9, {"streamhouse-time-ms": "-"}),
+    ) == (9, 5, 9, 9)
 
 
 # -- references -------------------------------------------------------------------------------------------------------
@@ -124,7 +134,7 @@ def iceberg(memory, world):
 @pytest.mark.parametrize("kind", ["tag", "branch"])
 def test_a_reference_that_is_made_while_snapshots_expire_stays(iceberg, monkeypatch, kind):
     """Dropping a snapshot drops what names it."""
-    table, known = iceberg.place.find(), expiry.remove_snapshots
+    table, known = iceberg.binding.find(), expiry.remove_snapshots
     oldest = table.metadata.snapshots[0].snapshot_id
 
     def behind_a_reference(catalog, planned, snapshot_ids):
@@ -135,7 +145,7 @@ def test_a_reference_that_is_made_while_snapshots_expire_stays(iceberg, monkeypa
         return known(catalog, planned, snapshot_ids)
 
     monkeypatch.setattr(expiry, "remove_snapshots", behind_a_reference)
-    with pytest.raises(CommitConflictError, match="changed while snapshots were being expired"):
+    with pytest.raises(CommitConflictError, match="changed during the expiry of snapshots"):
         iceberg.expire(keep_last=1, keep_ms=0)
     assert num_rows(iceberg, iceberg.snapshot_by_name("audit")) == 1
     assert len(iceberg.expire(keep_last=1, keep_ms=0).snapshots) == 2

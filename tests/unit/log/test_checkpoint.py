@@ -11,7 +11,13 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Warehouse
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, checkpoints_prefix, commit_key, floor_key
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    checkpoints_prefix,
+    commit_key,
+    watermark_key,
+)
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log.checkpoint import (
@@ -153,7 +159,7 @@ def test_no_flipped_bit_in_the_newest_makes_the_table_unreadable(cleaned, memory
     key = {
         "checkpoint": checkpoint_key(cleaned.uuid, newest),
         "hint": checkpoint_hint_key(cleaned.uuid),
-        "floor": floor_key(cleaned.uuid, cleaned.log.floor_index),
+        "floor": watermark_key(cleaned.uuid, cleaned.log.watermark_index),
     }[what]
     whole = memory.read(key)
     for damaged in list(flips(whole))[:: 1 if len(whole) < 600 else 29]:
@@ -181,7 +187,7 @@ def test_a_checkpoint_that_was_stored_wrong_is_not_pointed_to_and_lets_no_record
     assert list_checkpoints(memory, table.uuid)
     with pytest.raises(ObjectNotFoundError):
         memory.read(checkpoint_hint_key(table.uuid))
-    assert rotten.log.refresh_floor() == 0
+    assert rotten.log.refresh_low_watermark() == 0
     right(reopened(memory))
 
 
@@ -190,11 +196,11 @@ def test_one_checkpoint_alone_gives_no_floor(table, memory, clock):
         memory.delete(checkpoint_key(table.uuid, number))
     table.log.checkpoint(table.refresh())
     clean(table.log, memory)
-    assert table.log.refresh_floor() == 0
+    assert table.log.refresh_low_watermark() == 0
     table.append([{"id": COMMITS}])
     table.log.checkpoint(table.refresh())
     clean(table.log, memory)
-    assert 0 < table.log.refresh_floor() <= list_checkpoints(memory, table.uuid)[0]
+    assert 0 < table.log.refresh_low_watermark() <= list_checkpoints(memory, table.uuid)[0]
 
 
 def test_a_checkpoint_that_says_something_else_does_not_count(table, memory):

@@ -39,12 +39,12 @@ def test_a_look_is_one_round_trip_and_each_state_is_one_of_the_logs(mine, remote
         known[mine.state.version] = mine.state.attempt
     for begun in range(0, news, at_most):
         with remote.measured() as cost:
-            state = other.look(at_most)
+            state = other.refresh_at_most(at_most)
         assert state.version == 1 + min(begun + at_most, news)
         assert state.attempt == known[state.version]
         assert (cost.depth, cost.requests) == (1, at_most), cost
     with remote.measured() as cost:
-        assert other.look(at_most).version == 1 + news
+        assert other.refresh_at_most(at_most).version == 1 + news
     assert (cost.depth, cost.requests) == (1, at_most), "there is nothing more"
     assert other.refresh().ends == mine.state.ends
 
@@ -53,19 +53,19 @@ def test_the_first_look_of_a_process_opens_the_log(mine, remote, world):
     grow(mine, 30)
     lazy = Warehouse("wh", storage=remote, world=world).table("t")
     lazy.log._state = None
-    assert lazy.look(1).version == 31
+    assert lazy.refresh_at_most(1).version == 31
 
 
 def test_where_requests_are_short_a_look_reads_on_to_the_end(mine, memory, world):
     near = Warehouse("wh", storage=memory, world=world).table("t")
     grow(mine, 9)
-    assert near.look(1).version == 10
+    assert near.refresh_at_most(1).version == 10
 
 
 def test_the_rows_of_what_a_look_read_are_kept(mine, remote, other):
     grow(mine, 3)
-    other.look(1)
-    other.look(4)
+    other.refresh_at_most(1)
+    other.refresh_at_most(4)
     assert [other.log.recent_rows.of(number) is not None for number in (2, 3, 4)] == [True] * 3
 
 
@@ -84,26 +84,26 @@ def test_a_look_that_fails_changes_nothing(mine, memory, world):
     storage.broken = True
     for at_most in (1, 4):
         with pytest.raises(StorageError):
-            table.look(at_most)
+            table.refresh_at_most(at_most)
         assert table.state.version == 1
     storage.broken = False
-    assert table.look(4).version == 4
+    assert table.refresh_at_most(4).version == 4
 
 
 def test_damage_is_told_before_any_state(mine, memory, other):
     grow(mine, 2)
     key = f"tables/{mine.uuid}/commits/{3:020}.json"
     memory.put(key, memory.read(key)[:-3])
-    assert other.look(1).version == 2
+    assert other.refresh_at_most(1).version == 2
     with pytest.raises(CorruptDataError):
-        other.look(4)
+        other.refresh_at_most(4)
     assert other.state.version == 2
 
 
 def test_a_look_at_a_dropped_table_says_so(mine, memory, world, other):
     Warehouse("wh", storage=memory, world=world).drop_table("t")
     with pytest.raises(TableNotFoundError):
-        other.look(1)
+        other.refresh_at_most(1)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def test_a_commit_is_not_decided_by_records_that_were_read_before_it_was_called(
 def rows_of(*numbers: int, size: int = 10) -> RecentRows:
     found = RecentRows()
     for number in numbers:
-        found.keep(number, memoryview(bytes([number]) * size))
+        found.add(number, memoryview(bytes([number]) * size))
     return found
 
 

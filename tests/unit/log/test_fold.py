@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.object_existence import list_referenced_keys

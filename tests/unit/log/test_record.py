@@ -10,7 +10,7 @@ import pytest
 
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, manifest_key
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.log.actions import Append, TieredSnapshot, Trim, action_from_json
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.log.record import (

@@ -13,7 +13,7 @@ from faults.faulty_storage import FaultyStorage
 from kit.rows import ids
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, OffsetRange, StorageError, TableNotFoundError, Transaction, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import staging
 from streamhouse_spark.log.actions import MarkOrphans, SetSchema
@@ -32,7 +32,7 @@ TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
 
 def stage(table, first, count):
-    return table.stager().stage(pa.table({"id": pa.array(range(first, first + count), pa.int64())}))
+    return table.log_writer.stager().stage(pa.table({"id": pa.array(range(first, first + count), pa.int64())}))
 
 
 def test_staged_rows_are_seen_by_nobody(table):
@@ -49,13 +49,13 @@ def test_parts_of_several_processes_are_committed_as_one(table, other_process):
         for i, each in enumerate(other_process() for _ in range(4))
     ]
     shipped = [pickle.loads(pickle.dumps(p)) for p in parts]
-    offsets = table.commit(merge_staged_rows(shipped), transaction=Transaction("job", 1))
+    offsets = table.log_writer.commit(merge_staged_rows(shipped), transaction=Transaction("job", 1))
     assert offsets.num_rows == 100_006
     assert table.state.version == 2
     assert ids(table) == sorted(
         [*range(50_000), *range(100_000, 100_003), *range(200_000, 250_000), *range(300_000, 300_003)]
     )
-    assert table.commit(merge_staged_rows(shipped), transaction=Transaction("job", 1)) == offsets
+    assert table.log_writer.commit(merge_staged_rows(shipped), transaction=Transaction("job", 1)) == offsets
     assert table.to_arrow().num_rows == 100_006
 
 
@@ -70,10 +70,12 @@ class TestTooLate:
         staged = stage(table, 0, 3)
         wh.drop_table("t")
         again = wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
-        with pytest.raises(CommitConflictError, match="dropped and created again; write them again"):
-            again.commit(staged)
+        with pytest.raises(
+            CommitConflictError, match="dropped and created again; nothing was written, write the rows again"
+        ):
+            again.log_writer.commit(staged)
         with pytest.raises(TableNotFoundError):
-            table.commit(staged)
+            table.log_writer.commit(staged)
         with pytest.raises(CommitConflictError, match="different tables"):
             merge_staged_rows([staged, stage(again, 0, 3)])
         assert ids(again) == []
@@ -81,8 +83,8 @@ class TestTooLate:
     def test_cleaning_may_have_removed_them(self, table, clock):
         staged = stage(table, 0, 60_000)
         clock.advance(STAGED_AGE_MS_MAX + 1)
-        with pytest.raises(CommitConflictError, match="staged so long ago"):
-            table.commit(staged)
+        with pytest.raises(CommitConflictError, match=r"staged \d+ ms ago"):
+            table.log_writer.commit(staged)
         assert ids(table) == []
 
     def test_the_oldest_part_counts(self, table, clock):
@@ -91,16 +93,16 @@ class TestTooLate:
         new = stage(table, 3, 3)
         both = merge_staged_rows([new, old])
         clock.advance(11)
-        with pytest.raises(CommitConflictError, match="staged so long ago"):
-            table.commit(both)
-        assert table.commit(new).num_rows == 3
+        with pytest.raises(CommitConflictError, match=r"staged \d+ ms ago"):
+            table.log_writer.commit(both)
+        assert table.log_writer.commit(new).num_rows == 3
 
     def test_staged_rows_that_cleaning_marked_are_not_committed(self, table):
         staged = stage(table, 0, 60_000)
         key = segment_key(table.uuid, staged.segments[0].segment.uuid)
         table.log.commit(lambda *_: (MarkOrphans((key,)),))
         with pytest.raises(CommitConflictError, match="maintenance may have deleted them"):
-            table.commit(staged)
+            table.log_writer.commit(staged)
         assert ids(table) == []
 
     @pytest.mark.parametrize("first_is_older", [True, False])
@@ -110,17 +112,17 @@ class TestTooLate:
         table.log.commit(lambda *_: (SetSchema(2, changed),))
         newer = stage(table, 3, 3)
         parts = [older, newer] if first_is_older else [newer, older]
-        with pytest.raises(CommitConflictError, match="write them again"):
-            table.commit(merge_staged_rows(parts))
-        assert table.commit(newer).num_rows == 3
+        with pytest.raises(CommitConflictError, match="write the rows again"):
+            table.log_writer.commit(merge_staged_rows(parts))
+        assert table.log_writer.commit(newer).num_rows == 3
 
 
 def test_nothing_staged_is_nothing_committed(table):
-    staged = table.stager().stage(pa.table({"id": pa.array([], pa.int64())}))
+    staged = table.log_writer.stager().stage(pa.table({"id": pa.array([], pa.int64())}))
     assert staged.segments == ()
-    assert table.commit(staged) == {}
+    assert table.log_writer.commit(staged) == {}
     assert table.state.version == 1
-    assert table.commit(staged, transaction=Transaction("job", 1)) == {}
+    assert table.log_writer.commit(staged, transaction=Transaction("job", 1)) == {}
     assert table.state.version == 2
     assert table.append([{"id": 1}], transaction=Transaction("job", 2)) in (
         {0: OffsetRange(0, 1)},

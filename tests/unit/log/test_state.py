@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, Transaction
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.actions import (
     Append,
     CommitConsumerOffset,

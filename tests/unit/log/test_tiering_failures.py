@@ -10,7 +10,7 @@ from faults.sim import sim_world
 from kit.tables import TableCase, tier
 from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
 from streamhouse_spark.core.lazy_dataclass import replace
-from streamhouse_spark.core.paths import table_prefix, tiering_failures_key
+from streamhouse_spark.core.warehouse_layout import table_prefix, tiering_failures_key
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.tiering_failures import (
     FAILURES_MAX,

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import FormatVersionError, Transaction, TransactionConflictError
-from streamhouse_spark.core.paths import checkpoint_key
 from streamhouse_spark.core.types import OffsetRange, StreamBatch
+from streamhouse_spark.core.warehouse_layout import checkpoint_key
 from streamhouse_spark.errors import IdempotencyKeyReusedError
 from streamhouse_spark.log import checkpoint, transactions
 from streamhouse_spark.log.actions import Append, ExpireTransactions, ForgetTransactions, Payload
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.gc.retention import find_due_transactions
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.log.transactions import (
     KEPT_MIN_MS,

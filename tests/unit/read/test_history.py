@@ -10,11 +10,12 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
@@ -53,7 +54,7 @@ def test_each_commit_and_its_rows(table, clock):
 def test_merged_segments_are_a_commit_in_the_history(table):
     table.append([{"id": number} for number in range(60_000)])
     table.append([{"id": 1}])
-    table.merge_inline()
+    merge_inline(table)
     rows = history(table)
     assert [row["operation"] for row in rows[1:]] == ["append", "append", "merge segments"]
     assert [row["files_added"] for row in rows] == [0, 2, 0, 0]

@@ -63,7 +63,7 @@ def test_other_buckets_are_not_planned(wh, given, buckets_max):
     table.append([{"k": n, "n": n} for n in range(400)])
     projection = Projection.of(table.state.schema, None, parse_filter(given))
     sources = plan_scan(table, take_latest_snapshot(table.state), ScanRequest.of(projection))
-    assert 1 <= len(sources.pieces) <= buckets_max
+    assert 1 <= len(sources.tasks) <= buckets_max
     tier(table)
     sources = plan_scan(table, take_latest_snapshot(table.refresh()), ScanRequest.of(projection))
     assert sources.lake is not None

@@ -122,14 +122,14 @@ def test_comments_in_ddl_are_unescaped(literal, comment):
         ("a int NOT", "expected NOT NULL"),
         ("a int COMMENT x", "expected the comment in quotes"),
         ("a int GENERATED ALWAYS AS (1)", "the property table.generated"),
-        ("a int DEFAULT, b int", "expected a constant behind DEFAULT"),
+        ("a int DEFAULT, b int", "expected a constant after DEFAULT"),
         ("a struct<b int DEFAULT 1>", "the struct's field 'b' without DEFAULT"),
         ("a fancy", "has 'fancy' at character 3, expected a type, one of boolean"),
         ("a array", "expected '<'"),
         ("a array<int", "expected '>'"),
         ("a map<int>", "expected ','"),
         ("a struct<>", "expected a column name"),
-        ("a struct<b int NOT NULL>", "only columns can have it"),
+        ("a struct<b int NOT NULL>", "which only columns can have"),
         ("a struct<b int, B int>", "a struct has the field 'B' twice"),
         ("a decimal(39,2)", "decimal(39,2) cannot be stored"),
         ("a decimal(2,3)", "decimal(2,3) cannot be stored"),
@@ -183,7 +183,7 @@ def test_reads_the_json_of_a_struct_type():
     ("given_type", "message"),
     [
         ("interval day to second", "no lake format stores intervals"),
-        ({"type": "udt", "class": "x"}, "use the type that it is stored as"),
+        ({"type": "udt", "class": "x"}, "use the type that the user-defined type is stored as"),
         ({"type": "struct", "fields": []}, "a struct has no field"),
         (7, "has a type 7"),
     ],
@@ -206,7 +206,7 @@ def test_refuses_to_name_a_type_that_is_not_canonical():
 def test_the_plain_collation_is_a_string_and_another_is_refused():
     assert ddl.parse_type("string collate UTF8_BINARY") == pa.string()
     assert ddl.parse_type("array<string COLLATE utf8_binary>") == pa.list_(pa.field("element", pa.string()))
-    with pytest.raises(SchemaMismatchError, match="no other collation"):
+    with pytest.raises(SchemaMismatchError, match="the only supported collation"):
         ddl.parse_type("string collate UTF8_LCASE")
 
 
@@ -236,19 +236,19 @@ class TestTexts:
         ],
     )
     def test_they_get_their_length(self, size, given, expected):
-        assert TextSize.parse(size).fitted(texts(None, given)).to_pylist() == [None, expected]
+        assert TextSize.parse(size).fit_texts(texts(None, given)).to_pylist() == [None, expected]
 
     @pytest.mark.parametrize("size", ["char(4)", "varchar(4)"])
     @pytest.mark.parametrize("given", ["abcde", "abcd e", "😀😀😀😀😀", "abcd\t"])
     def test_one_that_is_too_long_is_told_by_its_row(self, size, given):
         with pytest.raises(TextTooLongError) as error:
-            TextSize.parse(size).fitted(texts("a", None, "abcd ", given))
+            TextSize.parse(size).fit_texts(texts("a", None, "abcd ", given))
         assert error.value.row == 3
 
     def test_texts_that_fit_are_not_copied(self):
         fit = texts("abcd", None, "efgh")
-        assert TextSize.parse("char(4)").fitted(fit) is fit
-        assert TextSize.parse("varchar(9)").fitted(fit) is fit
+        assert TextSize.parse("char(4)").fit_texts(fit) is fit
+        assert TextSize.parse("varchar(9)").fit_texts(fit) is fit
 
     @pytest.mark.parametrize("name", ["string", "char", "char(0)", "varchar(-1)", "varchar(1,2)", "array<char(2)>"])
     def test_other_types_have_none(self, name):
@@ -282,7 +282,7 @@ class TestSchemas:
 
     @pytest.mark.parametrize("kind", ["array<varchar(2)>", "struct<a:char(2)>", "map<string,varchar(2)>"])
     def test_a_size_inside_another_type_is_refused(self, kind):
-        with pytest.raises(SchemaMismatchError, match="texts inside other types have no length"):
+        with pytest.raises(SchemaMismatchError, match="nested strings have no length"):
             TableSchema.of(f"a {kind}")
 
 

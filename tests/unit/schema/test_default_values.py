@@ -102,7 +102,7 @@ def test_a_timestamp_without_zone_is_one_of_the_session(zone, hour):
         ("5", "string", "it is a number"),
         ("true", "int", "it is a truth value"),
         ("1", "boolean", "it is a number"),
-        ("1.5", "int", "it is no whole number"),
+        ("1.5", "int", "it is not a whole number"),
         ("128", "tinyint", "tinyint cannot have DEFAULT 128"),
         ("1e300", "bigint", "it is too large"),
         ("1e999999999", "bigint", "it is too large"),
@@ -117,8 +117,8 @@ def test_a_timestamp_without_zone_is_one_of_the_session(zone, hour):
         ("DATE '2026-01-31'", "timestamp", "it is a DATE literal"),
         ("TIMESTAMP '2026-01-31 12:00:00'", "timestamp", "it has no zone"),
         ("TIMESTAMP '2026-01-31 12:00:00Z'", "timestamp_ntz", "it has a zone"),
-        ("array(1)", "array<int>", "only columns of plain types"),
-        ("NULL", "struct<a:int>", "only columns of plain types"),
+        ("array(1)", "array<int>", "cannot have a default"),
+        ("NULL", "struct<a:int>", "cannot have a default"),
         (f"'{'x' * (TEXT_LENGTH_MAX + 1)}'", "string", f"at most {TEXT_LENGTH_MAX}"),
     ],
 )
@@ -131,7 +131,7 @@ def test_what_is_no_constant_of_the_type_is_refused(text, kind, words):
 
 
 def test_an_unknown_zone_of_the_session_is_refused():
-    with pytest.raises(SchemaMismatchError, match=r"that of the session, \+01:00, is not known"):
+    with pytest.raises(SchemaMismatchError, match=r"the session's zone \+01:00 is unknown"):
         parsed("TIMESTAMP '2026-01-31 12:00:00'", "timestamp", "+01:00")
 
 

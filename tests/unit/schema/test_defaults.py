@@ -226,12 +226,14 @@ class TestWritersThatLookedEarlier:
 
     def test_rows_that_have_the_column_are_not(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(*convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME))
-        lacking = writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
+        staged = writer.log_writer.stager().stage(
+            *convert_rows([{"id": 1, "country": "x"}], writer.state.schema, table=NAME)
+        )
+        lacking = writer.log_writer.stager().stage(*convert_rows([{"id": 2}], writer.state.schema, table=NAME))
         table.set_default("country", "DE")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         with pytest.raises(CommitConflictError):
-            writer.commit(lacking)
+            writer.log_writer.commit(lacking)
         table.refresh()
         assert rows_of(table) == [(1, "x", None)]
 
@@ -317,10 +319,10 @@ class TestRefused:
             ({"n": True}, SchemaMismatchError, "has a Python bool"),
             ({"n": pa.scalar("x")}, SchemaMismatchError, "has type string"),
             ({"country": "\ud800"}, SchemaMismatchError, "column 'country' of the default values"),
-            ({"country": "x" * 40_000}, SchemaMismatchError, "at most 32768 are stored"),
-            ({"list": [1]}, SchemaMismatchError, "only columns of plain types have"),
+            ({"country": "x" * 40_000}, SchemaMismatchError, "expected at most 32768"),
+            ({"list": [1]}, SchemaMismatchError, "cannot have a default"),
             ({"at": dt.datetime(2026, 1, 1)}, SchemaMismatchError, "no zone"),
-            ({"n": 1, "N": 2}, SchemaMismatchError, "column 'n' is given two defaults"),
+            ({"n": 1, "N": 2}, SchemaMismatchError, "column 'n' has two defaults"),
             ({1: 1}, InvalidOptionError, "expected a mapping of column names to values"),
             (["n"], InvalidOptionError, "expected a mapping"),
         ],
@@ -399,10 +401,10 @@ def test_records_hold_its_name():
         ("c DATE DEFAULT now()", "DEFAULT current_timestamp\\(\\), which is a timestamp; give the column this type"),
         ("c TIMESTAMP_NTZ DEFAULT now()", "which is a timestamp; give the column this type"),
         ("c INT DEFAULT current_user()", "which is a string; give the column this type"),
-        ("c VARCHAR(9) DEFAULT current_user()", "may be longer than the column, which is varchar\\(9\\)"),
+        ("c VARCHAR(9) DEFAULT current_user()", "may be longer than varchar\\(9\\)"),
         ("c STRING DEFAULT uuid()", "is not a constant; .* one of current_timestamp"),
         ("c TIMESTAMP DEFAULT now(3)", "is not a constant"),
-        ("c ARRAY<DATE> DEFAULT current_date()", "only columns of plain types"),
+        ("c ARRAY<DATE> DEFAULT current_date()", "cannot have a default"),
     ],
 )
 def test_other_functions_as_defaults_are_rejected(column, says):
@@ -474,11 +476,11 @@ def test_it_is_set_changed_and_dropped(wh, other_process):
     table.append([{"id": 1}])
     table.set_default("at", SqlText("now()"))
     lacking = pa.Table.from_pylist([{"id": 0, "at": None}], table.state.schema.arrow)
-    staged = table.stager().stage(lacking, frozenset({2}))
+    staged = table.log_writer.stager().stage(lacking, frozenset({2}))
     other_process().table("a.t").append([{"id": 2}])
     table.drop_default("at")
     with pytest.raises(CommitConflictError, match="have other defaults now"):
-        table.commit(staged)
+        table.log_writer.commit(staged)
     table.append([{"id": 3}])
     table.set_default("at", SqlText("current_timestamp()"))
     table.rename_column("at", "since")

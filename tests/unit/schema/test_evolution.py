@@ -74,7 +74,7 @@ def test_columns_that_a_reader_has_to_find_again():
     begun = TableSchema.of("a int, b int")
     later = with_names(begun, {"a": "b", "b": "c"}).with_added(TableSchema.of("a int"), 3)
     require_same_columns(begun, begun.with_comments({"a": "new"}), ["a", "b"], "x", "y")
-    with pytest.raises(SchemaMismatchError, match="who: column 'a' was renamed to 'b' since it began; do this"):
+    with pytest.raises(SchemaMismatchError, match="who: column 'a' was renamed to 'b' since the read began; do this"):
         require_same_columns(begun, later, ["a"], "who", "do this")
     require_same_columns(later, later.with_added(TableSchema.of("d int"), 4), later.names, "x", "y")
 

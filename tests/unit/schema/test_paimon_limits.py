@@ -7,8 +7,8 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.config.table_properties import parse_properties
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 SCHEMA = TableSchema.of(

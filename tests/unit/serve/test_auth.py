@@ -149,7 +149,7 @@ def test_a_provider_that_is_away(issuer, provider, clock):
 def test_a_provider_of_another_name_is_not_believed(provider, clock):
     keys = SigningKeys("https://id.example.com/other", None, clock, provider.fetch)
     issuer = TokenIssuer("https://id.example.com/other", AUDIENCE, GROUPS, keys)
-    with pytest.raises(StorageError, match="it reports the issuer"):
+    with pytest.raises(StorageError, match="the issuer is"):
         issuer.client_of(token(iss="https://id.example.com/other"))
 
 

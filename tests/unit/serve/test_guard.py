@@ -155,7 +155,7 @@ def test_an_audit_log_that_is_moved_away_begins_anew(tmp_path):
     audit.write({"n": 2})
     audit.close()
     assert [json.loads((tmp_path / name).read_text())["n"] for name in ("audit.log.1", "audit.log")] == [1, 2]
-    with pytest.raises(InvalidOptionError, match=r"--audit-log .* cannot be written"):
+    with pytest.raises(InvalidOptionError, match=r"--audit-log .* is not writable"):
         AuditLog(str(tmp_path / "absent" / "audit.log"), SimClock())
 
 

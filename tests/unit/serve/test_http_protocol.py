@@ -194,4 +194,4 @@ def test_a_body_of_unknown_length_counts_as_it_comes(client, warehouse, monkeypa
 
 def test_a_name_that_is_no_text(client):
     answer = client.post(ROWS_PATH, content=b"id,\xff\xfe\n1,2\n", headers={"Content-Type": "text/csv"})
-    assert "a name that is no UTF-8" in message(answer)
+    assert "the name of a column is not UTF-8" in message(answer)

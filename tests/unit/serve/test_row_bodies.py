@@ -148,7 +148,7 @@ BAD = [
     ('{"id": 1.5}', "1.5"),
     ('{"id": 9223372036854775808}', "9223372036854775808"),
     ('{"id": 1, "e": 0.12345678901}', "0.12345678901"),
-    ('{"id": 1, "t": 5}', "expected a text"),
+    ('{"id": 1, "t": 5}', "expected a string"),
     ('{"id": 1, "z": "2026-01-31T12:00:00"}', "with Z or an offset"),
     ('{"id": 1, "w": "2026-01-31T12:00:00Z"}', "without a zone"),
     ('{"id": 1, "y": "2026-02-30"}', "2026-02-30"),
@@ -233,12 +233,12 @@ def test_flight_rows_are_taken_by_the_server(client, warehouse):
 
 
 CSV_BAD = [
-    ('id,t\n1,"open\n2,b\n', "line 2 never closes"),
+    ('id,t\n1,"open\n2,b\n', "line 2 is not closed"),
     ('id,t\n1,"a"b\n', "line 2"),
     ('id,t\n1,a"b\n', "line 2"),
     ('id,t\n1,"a" \n', "line 2"),
-    ('id,t\n1,"a""\n2,b\n', "line 2 never closes"),
-    ('"id,t\n1,a\n', "line 1 never closes"),
+    ('id,t\n1,"a""\n2,b\n', "line 2 is not closed"),
+    ('"id,t\n1,a\n', "line 1 is not closed"),
     ("id,t\n1\n", "columns"),
     ("id,x\n1,YQ=\n", '"YQ="'),
     ("id,z\n1,2026-01-31T12:00:00\n", "with Z or an offset"),

@@ -44,7 +44,7 @@ def test_readers_and_writers_show_their_progress(table):
     table.append([{"id": n, "name": "x"} for n in range(10)])
     table.append([{"id": 1, "name": "y"}], transaction=Transaction("first", 1))
     table.append([{"id": 2, "name": "y"}], transaction=Transaction("second", 9))
-    table.move_consumer("all", dict(table.refresh().ends))
+    table.follow("all", start="latest")
     table.move_consumer("none", {0: 0, 1: 0})
     found = describe_table(table, ANONYMOUS)
     assert [(one["consumer"], one["lag_rows"]) for one in found["readers"]] == [("all", 0), ("none", 12)]

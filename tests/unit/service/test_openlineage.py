@@ -12,7 +12,7 @@ import pytest
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError
-from streamhouse_spark.core.paths import dataset_name
+from streamhouse_spark.core.warehouse_layout import dataset_name
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service, StopRequested

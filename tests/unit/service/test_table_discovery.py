@@ -6,7 +6,7 @@ import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from streamhouse_spark import CorruptDataError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import name_key, parse_name_key, parse_table_name
+from streamhouse_spark.core.warehouse_layout import name_key, parse_name_key, parse_table_name
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import POLL_MS, POLL_MS_MAX, Service

@@ -38,7 +38,7 @@ PROPERTIES = {"table.datalake.freshness": "1s", "table.datalake.auto-compaction"
 
 def add_again(table: sh.Table) -> None:
     """Another engine adds a copy of the lake's only file."""
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     (task,) = lake.scan().plan_files()
     theirs = copy.deepcopy(task.file)
     theirs._data[1] = task.file.file_path.rpartition("/")[0] + "/theirs.parquet"

@@ -12,7 +12,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage import gcs as storage
-from streamhouse_spark.storage.gcs import AnswerError, GcsAddress, GcsBlobs, _Resumable
+from streamhouse_spark.storage.gcs import GcsAddress, GcsBlobs, ResponseError, _Resumable
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "gs://bucket/some/prefix"
@@ -72,16 +72,19 @@ def test_bad_gcs_settings_are_rejected_without_their_value(settings, message):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (AnswerError(answer(412, reason="conditionNotMet"), is_put=True), FailureKind.EXISTS),
-        (AnswerError(answer(412), is_put=False), FailureKind.FINAL),
-        (AnswerError(answer(404, "No such object: bucket/a", "notFound"), is_put=False), FailureKind.ABSENT),
-        (AnswerError(plain(404, "No such object: bucket/a"), is_put=False), FailureKind.ABSENT),
-        (AnswerError(plain(404, "<html>nothing here</html>"), is_put=False), FailureKind.FINAL),
-        (AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True), FailureKind.FINAL),
-        (AnswerError(answer(429, reason="rateLimitExceeded"), is_put=True), FailureKind.THROTTLED),
-        (AnswerError(answer(503), is_put=True), FailureKind.THROTTLED),
-        (AnswerError(answer(500), is_put=True), FailureKind.TRANSIENT),
-        (AnswerError(answer(403, reason="forbidden"), is_put=True), FailureKind.FINAL),
+        (ResponseError(answer(412, reason="conditionNotMet"), is_put=True), FailureKind.EXISTS),
+        (ResponseError(answer(412), is_put=False), FailureKind.FINAL),
+        (ResponseError(answer(404, "No such object: bucket/a", "notFound"), is_put=False), FailureKind.ABSENT),
+        (ResponseError(plain(404, "No such object: bucket/a"), is_put=False), FailureKind.ABSENT),
+        (ResponseError(plain(404, "<html>nothing here</html>"), is_put=False), FailureKind.FINAL),
+        (
+            ResponseError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True),
+            FailureKind.FINAL,
+        ),
+        (ResponseError(answer(429, reason="rateLimitExceeded"), is_put=True), FailureKind.THROTTLED),
+        (ResponseError(answer(503), is_put=True), FailureKind.THROTTLED),
+        (ResponseError(answer(500), is_put=True), FailureKind.TRANSIENT),
+        (ResponseError(answer(403, reason="forbidden"), is_put=True), FailureKind.FINAL),
         (requests.ConnectionError("broken"), FailureKind.TRANSIENT),
         (RefreshError("away", retryable=True), FailureKind.TRANSIENT),
         (RefreshError("revoked", retryable=False), FailureKind.FINAL),
@@ -94,18 +97,18 @@ def test_gcs_failures_are_classified(error, kind):
 
 def test_texts_have_a_remedy_and_no_secret():
     known = blobs()
-    denied = AnswerError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
+    denied = ResponseError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
     error = known.judge(denied).error("write", f"{URL}/a")
     assert type(error) is StorageRefusedError
     assert "grant the role Storage Object User" in str(error)
     assert TOKEN not in str(error)
     assert "\n" not in str(error)
     assert "application-default login" in known.judge(DefaultCredentialsError("none")).remedy
-    exists = known.judge(AnswerError(answer(412), is_put=True)).error("write", f"{URL}/a")
+    exists = known.judge(ResponseError(answer(412), is_put=True)).error("write", f"{URL}/a")
     assert type(exists) is ObjectExistsError
-    absent = known.judge(AnswerError(plain(404, "No such object: x"), is_put=False)).error("read", f"{URL}/a")
+    absent = known.judge(ResponseError(plain(404, "No such object: x"), is_put=False)).error("read", f"{URL}/a")
     assert type(absent) is ObjectNotFoundError
-    no_bucket = AnswerError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
+    no_bucket = ResponseError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
     assert "create the bucket" in known.judge(no_bucket).remedy
 
 

@@ -51,7 +51,7 @@ def hdfs(server: Hdfs) -> Hdfs:
 @pytest.fixture
 def store(hdfs: Hdfs) -> HdfsStorage:
     made = hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
-    made.client._away.clear()  # the tests share a client
+    made.client._unreachable.clear()  # the tests share a client
     return made
 
 
@@ -156,7 +156,7 @@ def test_a_large_object_is_not_taken_for_another(hdfs, store):
 def test_an_object_that_arrived_short_gets_no_name(hdfs, store, monkeypatch):
     create = hdfs.create
     monkeypatch.setattr(hdfs, "create", lambda path, data: create(path, data[:-1]))
-    with pytest.raises(StorageError, match="HDFS has 2 of 3 bytes; try again"), store.create("a/1") as sink:
+    with pytest.raises(StorageError, match="HDFS has 2 of 3 bytes; retry"), store.create("a/1") as sink:
         sink.write(b"123")
     assert not hdfs.files
 

@@ -41,7 +41,7 @@ class TestWrites:
         with pytest.raises(ConstraintViolatedError) as caught:
             table.append([{"id": 3, "amount": 1}, {"id": 4, "amount": -1}, {"id": 5, "amount": 0}])
         text = str(caught.value)
-        assert text.startswith(f"CONSTRAINT_VIOLATED: 2 of 3 rows for {table.name} are in breach")
+        assert text.startswith(f"CONSTRAINT_VIOLATED: 2 of 3 rows for {table.name} violate")
         assert "constraint 'positive' CHECK (amount > 0), such as amount = Decimal('-1.00')" in text
         assert table.refresh().version == version
         assert rows_of(table).keys() == {1, 2}
@@ -187,7 +187,7 @@ class TestAltering:
         staged = other.stager().stage(rows)
         other.append([{"id": 1, "amount": 1}])
         table.alter(set_properties={POSITIVE: "amount > 0"})
-        with pytest.raises(CommitConflictError, match="a constraint was added while rows were written"):
+        with pytest.raises(CommitConflictError, match="a constraint was added while rows were staged"):
             other.commit(staged)
         with pytest.raises(ConstraintViolatedError):
             other.append([{"id": 2, "amount": -1}])
@@ -247,7 +247,7 @@ class TestAltering:
         table.set_default("amount", 3)
         newest = table.refresh().version
         if amount < 0:
-            with pytest.raises(ConstraintViolatedError, match="are in breach of constraint"):
+            with pytest.raises(ConstraintViolatedError, match="violate constraint"):
                 table.rollback_to_version(version)
             assert table.refresh().version == newest
         else:

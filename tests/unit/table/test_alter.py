@@ -21,6 +21,7 @@ from streamhouse_spark.expressions.filters import ArrowFilter
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.data_skipping import segment_may_match
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 NAME = "sales.orders"
 TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
@@ -56,7 +57,7 @@ class TestColumns:
         ("columns", "words"),
         [
             ("TEXT string", "column 'text' already"),
-            ("a int, A int", "same name"),
+            ("a int, A int", "expected names that differ"),
             ("a int not null", "NOT NULL"),
             ("_log_offset bigint", "reserved"),
             ("__BUCKET int", "reserved"),
@@ -94,11 +95,11 @@ class TestColumns:
 
     def test_rows_that_were_staged_before_are_committed_after(self, table, other_process):
         writer = other_process().table(NAME)
-        staged = writer.stager().stage(pa.table({"id": [1], "text": ["a"]}, schema=writer.schema))
+        staged = writer.log_writer.stager().stage(pa.table({"id": [1], "text": ["a"]}, schema=writer.schema))
         table.add_columns("note string")
-        writer.commit(staged)
+        writer.log_writer.commit(staged)
         table.append([{"id": 2, "note": "b"}])
-        table.merge_inline()
+        merge_inline(table)
         assert by_id(table.to_arrow()) == {1: {"text": "a", "note": None}, 2: {"text": None, "note": "b"}}
 
     def test_a_tail_keeps_the_columns_that_it_began_with(self, table):
@@ -112,7 +113,7 @@ class TestColumns:
 
     def test_statistics_of_segments_from_before_still_prune(self, wh):
         table = wh.create_table("sales.days", "id bigint, day date")
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         for year in (2020, 2021):
             table.append([{"id": year, "day": dt.date(year, 1, 1)}])
         table.add_columns("note string")
@@ -161,7 +162,7 @@ class TestTiering:
         table.alter(add_columns="note string comment 'why'", comments={"id": "the key"})
         assert table.lake.to_arrow().to_pylist() == [{"id": 1, "text": "a", "note": None}]
         tier(table)
-        metadata = table.open_lake().place.require().metadata
+        metadata = table.open_lake().binding.require().metadata
         assert [(f.field_id, f.name, f.doc) for f in metadata.schema().fields] == [
             (1, "id", "the key"),
             (2, "text", None),
@@ -176,9 +177,9 @@ class TestTiering:
     def test_without_a_change_the_lakes_schema_is_left_alone(self, table):
         table.append([{"id": 1}])
         tier(table)
-        before = table.open_lake().place.require().metadata_location
+        before = table.open_lake().binding.require().metadata_location
         tier(table)
-        assert table.open_lake().place.require().metadata_location == before
+        assert table.open_lake().binding.require().metadata_location == before
 
     @pytest.mark.parametrize("when", ["planned", "written"])
     def test_a_round_that_meets_the_change_is_planned_again(self, table, other_process, when):
@@ -239,7 +240,7 @@ class TestTiering:
     def test_a_lake_column_of_another_type_made_by_another_engine_is_a_mismatch(self, table):
         table.append([{"id": 1}])
         tier(table)
-        with table.open_lake().place.require().update_schema() as update:
+        with table.open_lake().binding.require().update_schema() as update:
             from pyiceberg.types import LongType
 
             update.add_column("note", LongType())
@@ -355,7 +356,7 @@ def test_a_tail_goes_on_over_a_move_and_ends_where_its_column_accepts_null(order
     assert (batch.column("text").to_pylist(), batch.column("n").to_pylist()) == (["d"], [40])
     ordered_table.alter(drop_not_null=["n"])
     store(ordered_table, [{"id": 5, "n": None, "text": "e"}])
-    with pytest.raises(SchemaMismatchError, match="column 'n' accepts null since it began"):
+    with pytest.raises(SchemaMismatchError, match="column 'n' accepts null since the read began"):
         next(tail)
 
 
@@ -381,6 +382,6 @@ def test_an_impossible_change_leaves_the_table_as_it_is(wh, change, error, words
     before = ordered_table.refresh()
     with pytest.raises(error, match=words):
         ordered_table.alter(**change)
-    with pytest.raises(InvalidOptionError, match="it is of the primary key"):
+    with pytest.raises(InvalidOptionError, match="it is part of the primary key"):
         ordered_table.alter(drop_not_null=["ID"])
     assert ordered_table.refresh() == before

@@ -9,7 +9,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.read import archive_scan
 from streamhouse_spark.storage.request_metrics import NO_REQUESTS

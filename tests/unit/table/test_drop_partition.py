@@ -228,7 +228,9 @@ def test_a_crash_before_the_log_knows_shows_the_older_state_and_is_repaired(tabl
     table.append(rows(0, 4))
     tier(table)
     with monkeypatch.context() as patched:
-        patched.setattr(record_snapshot, "record_newest", lambda *_: (_ for _ in ()).throw(StorageError("killed")))
+        patched.setattr(
+            record_snapshot, "record_latest_snapshot", lambda *_: (_ for _ in ()).throw(StorageError("killed"))
+        )
         with pytest.raises(StorageError):
             table.drop_partition({"day": MON})
     assert table.lake.to_arrow().num_rows == 0

@@ -196,7 +196,7 @@ def test_a_table_without_partitions_has_none(wh):
     table = wh.create_table("t", "id INT")
     for ask in (table.inspect.partitions, lambda: wh.view("t$partitions")):
         with pytest.raises(
-            InvalidNameError, match=r"t\$partitions: the table is not partitioned by columns; \$buckets says where"
+            InvalidNameError, match=r"t\$partitions: the table is not partitioned by columns; use \$buckets"
         ):
             ask()
     with pytest.raises(InvalidNameError) as error:

@@ -17,7 +17,7 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segments_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, segments_prefix
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
     InvalidOptionError,
@@ -28,6 +28,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.record import RECORD_BYTES_MAX
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
@@ -107,7 +108,7 @@ class TestInput:
             ([{"id": 1, "ts": dt.datetime(2026, 1, 1)}], "'ts'"),
             ([{"id": 2**63}], "'id'"),
             ([{"id": 1, "ID": 2}], "twice"),
-            ({"id": 1}, "put it into a list"),
+            ({"id": 1}, "pass a list of dicts"),
             ("id=1", "expected a pyarrow Table"),
             (None, "expected a pyarrow Table"),
             ([[1, 2]], "expected a dict"),
@@ -320,7 +321,7 @@ class TestThePast:
         assert table.to_arrow(as_of_timestamp_ms=clock.now_ms()).num_rows == 5
         with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             table.to_arrow(as_of_timestamp_ms=0)
-        table.merge_inline()
+        merge_inline(table)
         assert [table.to_arrow(as_of_timestamp_ms=m).num_rows for m in marks] == [0, 1, 2, 3, 4, 5]
         found = table.to_arrow(as_of_timestamp_ms=marks[3], columns=["id"], filter=[("id", ">", 0)])
         assert found["id"].to_pylist() == [1, 2]
@@ -349,7 +350,7 @@ class TestThePast:
             assert rows == list(range(len(rows)))
         times = table.refresh().buckets[0].segments
         assert [s.first_time_ms for s in times] == stamps
-        table.merge_inline()
+        merge_inline(table)
         assert {ms: table.to_arrow(as_of_timestamp_ms=ms)["id"].to_pylist() for ms in stamps} == before
 
 
@@ -383,7 +384,7 @@ class TestHandles:
     def test_errors_and_results_travel_between_processes(self, table):
         offsets = table.append(ROWS)
         assert pickle.loads(pickle.dumps(offsets)) == offsets
-        staged = table.stager().stage(table.to_arrow())
+        staged = table.log_writer.stager().stage(table.to_arrow())
         assert pickle.loads(pickle.dumps(staged)) == staged
         state = pickle.loads(pickle.dumps(table.state))
         assert state.ends == {0: 2}

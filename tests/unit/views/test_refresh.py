@@ -78,7 +78,7 @@ def test_a_source_that_is_made_again_while_it_is_read(house, rows):
 
     with decided_then(made_again), from_the_sources():
         report = view.refresh()
-    assert "dropped and made again" in report.whole_because
+    assert "dropped and recreated" in report.whole_because
     assert [row[-2:] for row in rows_of(view)] == [(9 + rows, rows)]
     assert view.describe().lineage.sources[0].uuid == house.table("db.k").uuid
 
@@ -164,7 +164,7 @@ def test_a_source_that_is_made_again_before_rows_of_it_are_looked_up(house):
 
     with decided_then(made_again):
         report = view.refresh()
-    assert "dropped and made again" in report.whole_because
+    assert "dropped and recreated" in report.whole_because
     assert rows_of(view) == [(7, 7)]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.cli.fsck import Verification, verify_log
-from streamhouse_spark.core.paths import manifest_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import manifest_key, table_prefix
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, read_page
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.local import LocalStorage

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.table.costs import CostEstimate

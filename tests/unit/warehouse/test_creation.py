@@ -21,7 +21,7 @@ def test_the_creator_knows_the_table_as_everybody_who_opens_it(wh, other_process
 
 def test_a_property_with_too_many_digits_is_rejected(tmp_path):
     warehouse = Warehouse(str(tmp_path))
-    with pytest.raises(InvalidOptionError, match="a property cannot be formatted as text"):
+    with pytest.raises(InvalidOptionError, match="cannot format a property as a string"):
         warehouse.create_table("s.t", "id INT", properties={"comment": [10**5_000]})
     assert not list(tmp_path.iterdir())
 

@@ -27,8 +27,8 @@ from streamhouse_spark import (
 from streamhouse_spark.cli.diagnostics import check_warehouse
 from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.log.catalog import log_locations, names
 from streamhouse_spark.log.catalog.log_locations import LogLocationResolver, create_table_uuid, log_settings
 from streamhouse_spark.log.commit_log import CommitLog
@@ -40,6 +40,7 @@ from streamhouse_spark.storage.routing import make_routing_storage
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 NAME = "sales.orders"
 COLUMNS = "id BIGINT, text STRING"
@@ -115,7 +116,7 @@ def test_many_tables_share_a_place_and_a_name_can_be_used_again(wh, table, fast)
 
 def test_dropped_tables_are_cleaned_there_and_their_uuid_stays_dead(wh, table, fast, monkeypatch):
     write(table, 1)
-    table.merge_inline()
+    merge_inline(table)
     wh.drop_table(NAME)
     began = wh.storage.now_ms()
     for steps in (1, 2):

@@ -10,8 +10,8 @@ import pytest
 
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
-from streamhouse_spark.log.bootstrap import LEAP_AFTER
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.log.bootstrap import SKIP_AHEAD_AFTER
 from streamhouse_spark.log.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -98,7 +98,9 @@ def test_news_are_read_in_few_round_trips(wh, remote, world, news, depth):
         found = table.refresh()
     assert known(found) == known(state)
     assert cost.depth <= depth, cost
-    assert cost.requests <= min(state.version, LEAP_AFTER) + WINDOW + 2, "a checkpoint stands for most of the records"
+    assert cost.requests <= min(state.version, SKIP_AHEAD_AFTER) + WINDOW + 2, (
+        "a checkpoint stands for most of the records"
+    )
 
 
 def test_news_are_read_one_by_one_where_the_checkpoint_is_damaged(wh, remote, world, memory):

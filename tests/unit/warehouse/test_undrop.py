@@ -12,8 +12,8 @@ from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.catalog import names, renaming
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, read_low_watermark
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"
@@ -91,13 +91,13 @@ class TestNames:
         second = wh.create_table(NAME, "a INT")
         wh.drop_table(NAME)
         assert [t.uuid for t in wh.dropped_tables()] == [second.uuid, table.uuid]
-        with pytest.raises(TableNotFoundError, match=f"under that name are {second.uuid}, {table.uuid}"):
+        with pytest.raises(TableNotFoundError, match=f"dropped tables with this name: {second.uuid}, {table.uuid}"):
             wh.undrop_table(NAME, uuid="nope")
         assert wh.undrop_table(NAME).uuid == second.uuid
         assert wh.undrop_table(NAME, uuid=table.uuid, to="sales.first").uuid == table.uuid
 
     @pytest.mark.parametrize(
-        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables there: sales.orders")]
+        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables: sales.orders")]
     )
     def test_an_undrop_of_an_unknown_table_is_rejected(self, wh, table, name, match):
         wh.drop_table(NAME)
@@ -147,12 +147,12 @@ class TestCleaning:
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)
-            assert read_floor(wh.storage, table.uuid, 1).floor == DROPPED_FLOOR
+            assert read_low_watermark(wh.storage, table.uuid, 1).number == DROPPED_WATERMARK
             assert wh.tables() == []
         else:
             monkeypatch.setattr(type(table.log), "commit", late)
             wh.clean_dropped()
-            assert read_floor(wh.storage, table.uuid, 1) is None
+            assert read_low_watermark(wh.storage, table.uuid, 1) is None
             assert ids(wh.table(NAME)) == list(range(10))
         assert begun
 
@@ -171,7 +171,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
         return done
 
     monkeypatch.setattr(names, "point", slow)
-    with pytest.raises(TableExistsError, match="cannot be brought back"):
+    with pytest.raises(TableExistsError, match="cannot be restored"):
         wh.undrop_table(NAME)
     assert created
     assert wh.table(NAME).to_arrow() == pa.table({"a": pa.array([1], pa.int32())})

@@ -20,8 +20,8 @@ from streamhouse_spark import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -183,7 +183,7 @@ class TestNames:
         wh.create_table("sales.orders", ORDERS)
         with pytest.raises(TableNotFoundError, match=r"did you mean sales\.orders\?"):
             wh.table("sales.ordres")
-        with pytest.raises(TableNotFoundError, match=r"tables there: sales\.orders"):
+        with pytest.raises(TableNotFoundError, match=r"available: sales\.orders"):
             wh.table("zzz.qqqqqqqqqq")
         assert wh.exists("sales.ordres") is False
 
@@ -243,9 +243,9 @@ class TestCreating:
             ({"primary_key": ["id", "ID"]}, "each once"),
             ({"primary_key": ["tags"]}, "choose columns of scalar types"),
             ({"primary_key": ["id"], "partition_by": ["dt"]}, "'dt' is not in primary.key id; add it"),
-            ({"primary_key": ["id"], "properties": {"primary.key": "dt"}}, "give one"),
+            ({"primary_key": ["id"], "properties": {"primary.key": "dt"}}, "leave one out"),
             ({"primary_key": ["id"], "properties": {"bucket.key": "dt"}}, "a column of the primary key id"),
-            ({"primary_key": ["price"], "buckets": 2}, "there can be one bucket only"),
+            ({"primary_key": ["price"], "buckets": 2}, "needs a bucket key"),
             (
                 {"primary_key": ["id"], "properties": {"table.merge-engine": "best"}},
                 "versioned or aggregation",

@@ -62,7 +62,7 @@ def test_what_python_writes_is_accepted(rows):
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ('a\n"b\n\nc\n', "line 2 never closes"),
+        ('a\n"b\n\nc\n', "line 2 is not closed"),
         ('a\n\nx"\n', "in line 3"),
         ('"a"x\n', "in line 1"),
         ('"a\nb"x', "line 2"),

@@ -65,14 +65,14 @@ def test_what_is_sound_is_read(compression, as_file):
 )
 @pytest.mark.parametrize("as_file", [False, True])
 def test_values_outside_their_buffers_are_rejected(rows, as_file):
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(written(rows, as_file=as_file))
 
 
 def test_lists_longer_than_their_values():
     body = written(pa.table({"l": [[7]]}))
     at = body.rindex(struct.pack("<ii", 0, 1))
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(body[:at] + struct.pack("<ii", 0, 1_000_000) + body[at + 8 :])
 
 
@@ -107,7 +107,7 @@ def test_types_that_no_column_has(column):
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema([("c", column.type)])) as writer:
         writer.write_batch(pa.record_batch([column], names=["c"]))
-    with pytest.raises(SchemaMismatchError, match="is none that a column can have"):
+    with pytest.raises(SchemaMismatchError, match="is not supported; cast"):
         read(sink.getvalue())
 
 
@@ -115,9 +115,9 @@ def test_types_that_no_column_has(column):
 def test_names_that_are_no_text(inner):
     rows = pa.table({"a": [{"zzzz": 1}]}) if inner else pa.table({"zzzz": [1]})
     body = written(rows).replace(b"zzzz", b"\xff\xfe\xfd\xfc")
-    with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
+    with pytest.raises(SchemaMismatchError, match="the name of a column is not UTF-8"):
         read(body)
-    with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
+    with pytest.raises(SchemaMismatchError, match="the name of a column is not UTF-8"):
         read_body(b"\xff\xfe,b\n1,2\n", "csv", CsvOptions())
 
 
@@ -125,7 +125,7 @@ def test_a_type_that_is_nested_too_deep():
     kind = pa.int32()
     for _ in range(100):
         kind = pa.list_(kind)
-    with pytest.raises(SchemaMismatchError, match="is none that a column can have"):
+    with pytest.raises(SchemaMismatchError, match="is not supported; cast"):
         require_readable(pa.schema([("c", kind)]))
 
 
@@ -142,12 +142,12 @@ def test_a_stream_without_a_schema_is_rejected(number):
     reader = pa.ipc.MessageReader.open_stream(source)
     for _ in range(number):
         reader.read_next_message()
-    with pytest.raises(SchemaMismatchError, match="does not begin with a schema"):
+    with pytest.raises(SchemaMismatchError, match="the first message is not a schema"):
         read(body[source.tell() :])
 
 
 def test_a_stream_that_goes_on_with_a_negative_length():
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(b"\xfe" + written(GOOD)[1:])
 
 

@@ -12,7 +12,7 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.log.actions import MarkOrphans
 from streamhouse_spark.log.read_version import ReadVersion
@@ -384,9 +384,9 @@ class TestRewriting:
         intents = Intents(table, *upserts(row(7, "x"), row(7, "y")))
         prepared = intents.prepared(table, self.WRITE)
         assert prepared == ()
-        assert "left to who commits" in caplog.text
+        assert "is not prepared before the commit" in caplog.text
         read = ReadVersion.of(table.state)
-        with pytest.raises(SchemaMismatchError, match=r"2 rows of one primary key \(id = 7\)"):
+        with pytest.raises(SchemaMismatchError, match=r"2 rows with the primary key \(id = 7\)"):
             commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
 
 
@@ -397,7 +397,7 @@ class TestLeftOut:
         intents = Intents(table, (row(4), True))
         prepared = intents.prepared(table)
         assert prepared == ()
-        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+        with pytest.raises(InvalidOptionError, match="does not support deletes"):
             commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(found(table)) == 9
 

@@ -44,8 +44,8 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         first, _ = commits_between(table.storage, state, start_us, None, includes=(True, True))
         plan = with_changelog_types(plan_changes(table, state, first, last, Pruning()))
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
-        plan = replace(plan, pieces=tuple(_restrict_to_times(plan.pieces, options.starting_timestamp_ms * 1000)))
-    return plan if ranges is None else replace(plan, pieces=tuple(_restrict_to_offsets(plan.pieces, ranges)))
+        plan = replace(plan, tasks=tuple(_restrict_to_times(plan.tasks, options.starting_timestamp_ms * 1000)))
+    return plan if ranges is None else replace(plan, tasks=tuple(_restrict_to_offsets(plan.tasks, ranges)))
 
 
 def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.catalog.log_locations import SETTINGS_PREFIX, log_locations_of, log_settings
@@ -159,7 +159,7 @@ class FileSystems:
         if scheme == _ABFS:
             return abfs_unsupported_reason(_host_of(bucket), ours)
         if scheme == _GS:
-            return gs_unsupported_reason(ours, is_googles=_GOOGLES_CONNECTOR in self.schemes)
+            return gs_unsupported_reason(ours, is_google=_GOOGLES_CONNECTOR in self.schemes)
         if scheme == S3A:
             return None if _BUCKET.fullmatch(bucket) else "Hadoop does not take this name of a bucket"
         return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system" if ours else None
@@ -395,11 +395,11 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
     return [HadoopSetting(f"fs.gs.{key}", value, is_default=True) for key, value in connector_settings.items()]
 
 
-def gs_unsupported_reason(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
+def gs_unsupported_reason(settings: Mapping[str, str], *, is_google: bool) -> str | None:
     """Return why the file system of ``gs`` does not support the ``gcs.*`` settings, or None if it does."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:
             return f"Spark's file system takes no {token}"
-    if settings and not is_googles:
+    if settings and not is_google:
         return "settings gcs.* are known to Google's connector alone, and Spark has another"
     return None

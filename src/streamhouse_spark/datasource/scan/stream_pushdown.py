@@ -84,7 +84,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
     ) -> PythonPlan:
         metadata = tuple(field.name for field in self._metadata if field.name in columns)
-        common, group = part.with_tasks(()), part.pieces
+        common, group = part.with_tasks(()), part.tasks
         return PythonPlan(
             self._name, columns, schema, metadata, self._options.fail_on_data_loss, filters, common, (group,)
         )

@@ -20,8 +20,8 @@ def test_a_binlog_is_a_task_a_bucket(wh, monkeypatch):
     monkeypatch.setattr(pieces, "OPENING_BYTES", 1)
     monkeypatch.setattr(pieces, "TARGET_BYTES_MIN", 1)
     tasks = [task.plan() for task in make_partitions(plan_view(table, table.state, "binlog"), parallelism=100)]
-    assert [[piece.split.bucket for piece in task.pieces] for task in tasks] == [[0], [1], [2]]
-    assert all(isinstance(piece, BinlogScanTask) for task in tasks for piece in task.pieces)
+    assert [[piece.split.bucket for piece in task.tasks] for task in tasks] == [[0], [1], [2]]
+    assert all(isinstance(piece, BinlogScanTask) for task in tasks for piece in task.tasks)
     found = [row for task in tasks for batch in read_plan(Opened(wh), task, ()) for row in batch.to_pylist()]
     expected = wh.view("t$binlog").to_arrow().to_pylist()
     assert found == expected

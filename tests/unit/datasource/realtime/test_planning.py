@@ -11,7 +11,7 @@ import pytest
 
 from kit.tables import TableCase, tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.realtime import planning
 from streamhouse_spark.datasource.realtime.planning import begin_real_time, finish_real_time, follow_log
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot

@@ -25,7 +25,7 @@ from streamhouse_spark.errors import (
     TransactionConflictError,
 )
 from streamhouse_spark.log.actions import ExpireTransactions
-from streamhouse_spark.log.idempotency import IN_REAL_TIME
+from streamhouse_spark.log.commit_validation import IN_REAL_TIME
 from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.warehouse.process_cache import Connection, _open_process
 
@@ -121,14 +121,16 @@ def test_an_older_run_of_the_query_writes_nothing(warehouse_path, table, source,
     """Its rows may be cut elsewhere: only those behind the stored ones are new."""
     begun(warehouse_path, table, source)
     write(warehouse_path, source, (0, -1, 4, 10))
-    with pytest.raises(CommitConflictError, match=r"another writer of this application was faster.*continue where"):
+    with pytest.raises(
+        CommitConflictError, match=r"another writer of this application committed first.*continue after"
+    ):
         write(warehouse_path, source, rows)
     assert ids(table) == [10]
 
 
 def test_rows_do_not_follow_what_is_not_stored(warehouse_path, table, source):
     begun(warehouse_path, table, source)
-    with pytest.raises(CommitConflictError, match="follows 4, and -1 is stored"):
+    with pytest.raises(CommitConflictError, match="follows version 4, but version -1 is stored"):
         write(warehouse_path, source, (0, 4, 6, 10))
     assert ids(table) == []
 
@@ -253,7 +255,7 @@ class TestRestoring:
             write(warehouse_path, source, (0, 2 * batch or -1, 2 * batch + 2, batch))
             end(warehouse_path, table, source, batch)
         assert begun(warehouse_path, table, source, 1) == {"0": 6}
-        with pytest.raises(CommitConflictError, match="another writer of this application was faster"):
+        with pytest.raises(CommitConflictError, match="another writer of this application committed first"):
             end(warehouse_path, table, source, 1)
         assert begun(warehouse_path, table, source, 3) == {"0": 6}
 

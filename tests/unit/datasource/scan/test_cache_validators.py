@@ -68,7 +68,7 @@ def test_the_answers_of_a_table_that_does_not_change_hold(scans, name):
 
 
 def _of_lake(table: Table) -> Any:
-    place = table.open_lake().place
+    place = table.open_lake().binding
     assert isinstance(place, IcebergTableBinding)
     return place.load()
 

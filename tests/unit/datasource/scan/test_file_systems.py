@@ -9,7 +9,7 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import location_key, make_placed_uuid, parse_table_name, table_prefix
+from streamhouse_spark.core.warehouse_layout import location_key, make_placed_uuid, parse_table_name, table_prefix
 from streamhouse_spark.datasource.scan.file_systems import (
     FileSystems,
     LogFolder,

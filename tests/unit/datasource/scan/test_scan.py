@@ -29,6 +29,7 @@ from streamhouse_spark.datasource.scan.scan import load_source
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.datasource.scan.filter_trees import literal
 from unit.datasource.scan.scans import Scans, gone, native_rows, tier
 
@@ -195,7 +196,7 @@ def test_a_pin_outlives_commits_merges_and_rounds(orders, scans):
     before = ids(scans.plan(loaded))
     for i in range(3):
         orders.append(some_rows(300 + i, 301 + i))
-    orders.merge_inline()
+    merge_inline(orders)
     tier(orders)
     orders.truncate()
     assert ids(scans.plan(loaded)) == before == list(range(250))
@@ -229,13 +230,14 @@ def test_a_version_is_the_number_of_a_commit(orders, scans):
 
 
 def test_an_old_commit_whose_records_are_gone(orders, scans, monkeypatch):
-    from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor
+    from streamhouse_spark.log.checkpoint import write_checkpoint
+    from streamhouse_spark.log.low_watermark import write_low_watermark
 
     for i in range(60):
         orders.append(some_rows(300 + i, 301 + i))
     state = orders.refresh()
     write_checkpoint(orders.storage, state)
-    write_floor(orders.storage, orders.uuid, 1, state.version)
+    write_low_watermark(orders.storage, orders.uuid, 1, state.version)
     forget(monkeypatch)
     with pytest.raises(SnapshotExpiredError, match="as of commit 3"):
         scans.load("sales.orders", version="3")
@@ -289,7 +291,7 @@ def test_a_time_shows_the_columns_of_then(orders, scans, change):
 
 
 def expire(table, snapshot_id: int) -> None:
-    table.open_lake().place.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
+    table.open_lake().binding.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
 
 
 def test_a_scan_reads_its_rows_after_another_engine_expired_the_snapshot(orders, scans):
@@ -326,7 +328,7 @@ def test_a_snapshot_that_nothing_can_stand_in_for(orders, scans):
 
 def test_a_lake_that_no_longer_says_what_it_holds(plain, scans):
     loaded = scans.load("sales.plain")
-    place = plain.open_lake().place
+    place = plain.open_lake().binding
     place.load().overwrite(place.load().scan().to_arrow())
     with place.load().manage_snapshots() as change:
         change.remove_tag("__streamhouse_lake_tiering")
@@ -353,7 +355,7 @@ def test_a_scan_of_the_lake_before_the_first_round_is_empty(wh, scans):
 
 def test_a_scan_of_the_lake_takes_snapshots_tags_and_times(orders, scans):
     first = orders.state.lake.snapshot_id
-    orders.open_lake().place.load().manage_snapshots().create_tag(first, "month-end").commit()
+    orders.open_lake().binding.load().manage_snapshots().create_tag(first, "month-end").commit()
     tier(orders)
     assert len(scans.rows("sales.orders$lake")) == 250
     for version in (str(first), "month-end"):
@@ -366,7 +368,7 @@ def test_a_scan_of_the_lake_takes_snapshots_tags_and_times(orders, scans):
 
 
 def test_renamed_and_dropped_columns_are_read_by_id(orders, scans):
-    with orders.open_lake().place.load().update_schema() as change:
+    with orders.open_lake().binding.load().update_schema() as change:
         change.rename_column("n", "m")
     planned = scans.plan(scans.load("sales.orders$lake"), ["id", "n"])
     assert not planned.native
@@ -472,7 +474,7 @@ def test_deletes_of_several_files_are_left_to_python(plain, scans, monkeypatch):
 
 
 def test_rewritten_files_of_another_engine(plain, scans):
-    plain.open_lake().place.load().delete("id < 10")
+    plain.open_lake().binding.load().delete("id < 10")
     planned = scans.plan(scans.load("sales.plain$lake"))
     assert ids(planned) == list(range(10, 200))
 
@@ -497,7 +499,7 @@ def test_a_scan_of_hidden_columns_alone_has_all_rows(orders, scans):
 
 
 def test_hidden_columns_of_files_of_another_engine_are_null(plain, scans):
-    plain.open_lake().place.load().delete("id < 10")  # rewrites the file
+    plain.open_lake().binding.load().delete("id < 10")  # rewrites the file
     rows = scans.rows("sales.plain$lake", options={}) and scans.rows("sales.plain", ["id", "_log_offset", "_bucket"])
     assert sorted(r["id"] for r in rows) == list(range(250))  # the log's own snapshot
     snapshot = {"asOfLakeSnapshot": str(plain.lake.newest().id)}
@@ -717,7 +719,7 @@ def test_a_scan_maps_moved_columns_after_its_snapshot_expired(altered_table, sca
     altered_table.alter(rename_columns={"k": "v", "v": "k"})
     altered_table.append([{"k": 3, "v": 4, "s": "y"}])
     tier(altered_table)
-    altered_table.open_lake().place.load().maintenance.expire_snapshots().by_id(pinned).commit()
+    altered_table.open_lake().binding.load().maintenance.expire_snapshots().by_id(pinned).commit()
     with pytest.raises((SchemaMismatchError, SnapshotExpiredError), match="run the query again"):
         scans.plan(loaded)
     assert rows_of(scans.plan(scans.load(NAME), ["k", "v"])) == [(2, 1), (3, 4)]

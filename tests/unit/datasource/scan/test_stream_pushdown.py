@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from property.stream_driver import Opened
 from streamhouse_spark import OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.rpc_arguments import NEED_OPTION
@@ -23,6 +23,7 @@ from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.datasource.scan.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.scan.scans import tier
 from unit.datasource.scan.test_pushed_filters import LIMITS, row
@@ -91,7 +92,7 @@ def table(wh):
     table = wh.create_table("t", COLUMNS, buckets=1, properties={"table.statistics.columns": "*"})
     for start in range(0, 40, 10):
         table.append([{"id": i, "name": f"n{i}", "amount": i / 2} for i in range(start, start + 10)])
-        table.merge_inline()  # a segment, with statistics
+        merge_inline(table)  # a segment, with statistics
     return table
 
 
@@ -240,7 +241,7 @@ def test_a_lost_file_is_an_error_whatever_the_filter(tiered):
     parts = stream.plan_parts(["id"], above(22))
     lost = replace(stream.pieces(above(22))[0], bucket=7)
     plan = parts[0].plan()
-    with pytest.raises(OffsetsTrimmedError, match="no longer exactly"):
+    with pytest.raises(OffsetsTrimmedError, match="no longer have exactly"):
         list(StreamPartReader(tiered).read(StreamPart(replace(plan, groups=((lost,),)))))
 
 
@@ -260,7 +261,7 @@ def odd(request, tmp_path_factory):
     table.maintain()
     for part in (rows[150:200], rows[200:250]):
         table.append(part)
-    table.merge_inline()
+    merge_inline(table)
     table.append(rows[250:])
     assert any(log.start for log in table.refresh().buckets.values())
     return Stream(Connection.of(path, {}), "t"), rows

@@ -9,7 +9,7 @@ from kit.tables import TableCase, tier
 from property.stream_driver import Query
 from streamhouse_spark import OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource.realtime.planning import plan_backlog
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.log.actions import Trim
@@ -65,7 +65,7 @@ def test_a_batch_that_is_repeated_has_the_rows_that_it_had(wh, table):
 
 
 def test_a_batch_that_is_repeated_after_many_deletions(wh, table, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.log.delete_vectors.DELETIONS_MAX", 2)
+    monkeypatch.setattr("streamhouse_spark.log.state.DELETIONS_MAX", 2)
     append(table, *range(10))
     table.delete(where=[("id", "=", 0)])
     query = Query("d.t", skipChangeCommits="true")
@@ -298,7 +298,7 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, partitioned):
     tier(partitioned)
     partitioned.drop_partition({"day": "mon"})
     clear_manifest_cache()  # tables of other tests have the same names of files
-    partitioned.open_lake().place.load().delete("id = 3")
+    partitioned.open_lake().binding.load().delete("id = 3")
     trim(partitioned)
     assert streamed(wh) == [2, 3], "as the table has them until a round records what the other engine did"
     append_of_day(partitioned, 4, day="tue")

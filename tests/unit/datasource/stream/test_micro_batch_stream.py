@@ -12,13 +12,14 @@ import pytest
 from property.stream_driver import Opened, Query
 from streamhouse_spark import SchemaMismatchError, TableNotFoundError, Warehouse
 from streamhouse_spark.config.spark_options import parse_stream_read_options
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.warehouse.process_cache import Connection
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""
@@ -153,7 +154,7 @@ CHANGES = {
     "case": ({"rename_columns": {"name": "Name"}}, "column 'name' was renamed to 'Name'"),
     "drop": ({"drop_columns": ["name"]}, "column 'name' was dropped"),
     "another": ({"drop_columns": ["name"], "add_columns": "name string"}, "column 'name' was dropped"),
-    "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' became bigint, it was int"),
+    "widen": ({"widen_columns": {"n": "bigint"}}, "column 'n' changed from int to bigint"),
     "swap": ({"rename_columns": {"n": "m", "m": "n"}}, "column 'n' was renamed to 'm'"),
 }
 
@@ -193,7 +194,7 @@ def test_a_column_that_it_reads_ends_it_and_started_again_it_goes_on(wh, altered
         lambda: running.latestOffset(query_start, running.getDefaultReadLimit()),
         lambda: running.partitions(query_start, end),
     ):
-        with pytest.raises(SchemaMismatchError, match=f"{says} since it began; restart the query"):
+        with pytest.raises(SchemaMismatchError, match=f"{says} since the read began; restart the query"):
             ask()
     put(altered_table, {"id": 4, "n": 4})
     query.run(wh)
@@ -259,7 +260,7 @@ def timed_table(memory, world, clock):
         timed_table.append([{"id": i} for i in range(3)])
         clock.advance(wait_ms)
         if wait_ms == 7000:
-            timed_table.merge_inline()
+            merge_inline(timed_table)
     return timed_table
 
 

@@ -353,6 +353,6 @@ class TestRowLevel:
         table.alter_properties({"table.delete.behavior": "ignore"})
         messages = run(task, [self.rows(range(5), "delete")])
         assert messages[0].prepared == ()
-        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+        with pytest.raises(InvalidOptionError, match="does not support deletes"):
             task.commit(messages)
         assert len(found(table)) == 60

@@ -304,13 +304,13 @@ def test_what_is_remembered_is_what_its_text_says(store, world):
 def test_older_metadata_stays_as_it_was(store, world):
     lake = lake_of(store, world=world)
     tier(lake, _rows(0))
-    before = lake.place.load().metadata
+    before = lake.binding.load().metadata
     text = before.model_dump_json()
     for i in range(1, 4):
         tier(lake, _rows(3 * i))
     lake.expire(keep_last=1, keep_ms=-60_000)
     assert before.model_dump_json() == text
-    assert len(lake.place.load().metadata.snapshots) == 1
+    assert len(lake.binding.load().metadata.snapshots) == 1
 
 
 def test_documents_are_told_apart_by_every_byte(store, world):

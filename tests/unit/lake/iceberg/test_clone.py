@@ -31,7 +31,7 @@ def lake(warehouse):
 
 def strays_of(warehouse, *, with_files):
     warehouse.adopt_table("sales.orders")
-    return find_out_of_place_location(warehouse.table("sales.orders").open_lake().place, with_files=with_files)
+    return find_out_of_place_location(warehouse.table("sales.orders").open_lake().binding, with_files=with_files)
 
 
 def test_a_lake_inside_its_folder_has_no_stray_file(warehouse, lake):
@@ -45,8 +45,8 @@ def test_a_data_file_outside_the_lake_folder_is_found(warehouse, lake, tmp_path,
     lake.add_files([f"{tmp_path}/{place}/a.parquet"])
     warehouse.adopt_table("sales.orders")
     opened = warehouse.table("sales.orders").open_lake()
-    assert find_out_of_place_location(opened.place, with_files=True) == f"{tmp_path}/{place}/a.parquet"
-    assert find_out_of_place_location(opened.place, with_files=False) is None, "no manifest is read for this"
+    assert find_out_of_place_location(opened.binding, with_files=True) == f"{tmp_path}/{place}/a.parquet"
+    assert find_out_of_place_location(opened.binding, with_files=False) is None, "no manifest is read for this"
 
 
 @pytest.mark.parametrize("name", ["write.data.path", "write.metadata.path"])
@@ -58,7 +58,7 @@ def test_a_location_of_new_files_outside_the_lake_folder_is_found(warehouse, lak
     with lake.transaction() as changes:
         changes.set_properties({name: f"{tmp_path}/wh/lake/sales"})
     opened = warehouse.table("sales.orders").open_lake()
-    assert find_out_of_place_location(opened.place, with_files=False) == f"{tmp_path}/wh/lake/sales"
+    assert find_out_of_place_location(opened.binding, with_files=False) == f"{tmp_path}/wh/lake/sales"
 
 
 def test_a_clone_until_its_files_are_its_own(warehouse, tmp_path):
@@ -67,12 +67,12 @@ def test_a_clone_until_its_files_are_its_own(warehouse, tmp_path):
     table.append([{"id": 1}])
     tier(table)
     clone = warehouse.clone_table("sales.source", "sales.clone")
-    found = find_out_of_place_location(clone.open_lake().place, with_files=False)
+    found = find_out_of_place_location(clone.open_lake().binding, with_files=False)
     assert found is not None
     assert found.startswith(f"{tmp_path}/wh/lake/sales/source/")
-    assert find_out_of_place_location(table.open_lake().place, with_files=True) is None
+    assert find_out_of_place_location(table.open_lake().binding, with_files=True) is None
 
 
 def test_a_table_without_a_lake_has_no_stray_file(warehouse):
     warehouse.create_table("sales.new", "id BIGINT")
-    assert find_out_of_place_location(warehouse.table("sales.new").open_lake().place, with_files=True) is None
+    assert find_out_of_place_location(warehouse.table("sales.new").open_lake().binding, with_files=True) is None

@@ -25,7 +25,7 @@ def _locations(lake: IcebergLake) -> set[str]:
 
 
 def test_a_range_that_another_engine_rewrote_is_refused(lake):
-    table = lake.place.load()
+    table = lake.binding.load()
     table.delete("id = 4")
     with pytest.raises(OffsetsTrimmedError, match="from 3 on"):
         lake.read_offsets(0, OffsetRange(0, 24))
@@ -33,7 +33,7 @@ def test_a_range_that_another_engine_rewrote_is_refused(lake):
 
 
 def test_files_of_other_engines_are_left_alone(lake):
-    table, mine = lake.place.load(), _locations(lake)
+    table, mine = lake.binding.load(), _locations(lake)
     for _ in range(COMPACT_FILES_MIN):
         table.append(rows_from(900).cast(table.schema().as_arrow()))
     foreign = _locations(lake) - mine
@@ -50,7 +50,7 @@ def test_a_delete_that_lands_during_a_compaction_wins(lake, store, monkeypatch):
 
     def merge_late(*args):
         merged = merge(*args)
-        lake_of(store).place.load().delete("id = 4")
+        lake_of(store).binding.load().delete("id = 4")
         return merged
 
     monkeypatch.setattr(module, "merge_group", merge_late)
@@ -70,7 +70,7 @@ def test_old_metadata_versions_go_a_day_later(lake, store, clock):
 
 def test_footers_tell_bucket_and_offsets(lake):
     (location, *_) = sorted(_locations(lake))
-    files = lake.place.files_at(location)
+    files = lake.binding.files_at(location)
     found = read_offset_file(files, location, ("0123456789abcdef0123456789abcdef",))
     assert (found.bucket, found.runs.range) == (0, OffsetRange(0, 3))
     assert read_offset_file(files, location, ("f" * 32,)) is None

@@ -35,7 +35,7 @@ def _lost_round(lake, at: int):
 def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cleaning(place, monkeypatch):
     clock, storage, lake = place
     context, files = _lost_round(lake, 3)
-    catalog, cleaner = lake.place.catalog, lake_of(storage, world=lake.place.world)
+    catalog, cleaner = lake.binding.catalog, lake_of(storage, world=lake.binding.world)
     commit_table = catalog.commit_table
 
     def asleep(*arguments):
@@ -57,10 +57,10 @@ def test_statistics_of_other_engines_stay_while_they_are_named(place):
     names = [f"{folder}/partition-stats-{i}.parquet" for i in range(2)]
     for name in names:
         storage.put(name, b"statistics")
-    table, head = lake.place.load(), lake.newest().id
+    table, head = lake.binding.load(), lake.newest().id
     named = {"snapshot-id": head, "statistics-path": f"{table.location()}/metadata/partition-stats-0.parquet"}
     update = SetPartitionStatisticsUpdate.model_validate({"partition-statistics": {**named, "file-size-in-bytes": 10}})
-    lake.place.catalog.commit_table(table, (), (update,))
+    lake.binding.catalog.commit_table(table, (), (update,))
     clock.advance(DAY_MS + 1)
     assert lake.remove_orphans(dry_run=True) == names[1:]
     assert lake.remove_orphans() == names[1:]
@@ -70,7 +70,7 @@ def test_statistics_of_other_engines_stay_while_they_are_named(place):
 def test_files_of_a_table_that_is_anothers_stay(place):
     clock, _, lake = place
     _lost_round(lake, 3)
-    with lake.place.load().transaction() as transaction:
+    with lake.binding.load().transaction() as transaction:
         transaction.set_properties({TABLE_UUID_PROPERTY: "f" * 32})
     clock.advance(DAY_MS + 1)
     with pytest.raises(LakeMismatchError, match="belongs to table ffff"):

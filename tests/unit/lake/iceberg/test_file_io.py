@@ -119,9 +119,9 @@ def table():
 
 @pytest.mark.parametrize("step", range(0, 2_000, 97))
 def test_every_reader_of_a_list_finds_the_damage(table, step):
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     snapshot = lake.current_snapshot()
-    key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)
+    key = table.open_lake().binding.files_at(lake.location()).key_of(snapshot.manifest_list)
     data = bytearray(table.storage.read(key))
     whole = manifests_of(lake.io, snapshot)
     data[step % len(data)] ^= 0xFF
@@ -135,9 +135,9 @@ def test_every_reader_of_a_list_finds_the_damage(table, step):
 
 
 def test_a_manifest_list_with_another_column_is_corrupt_data(table):
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     snapshot = lake.current_snapshot()
-    key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)
+    key = table.open_lake().binding.files_at(lake.location()).key_of(snapshot.manifest_list)
     data = table.storage.read(key)
     assert b'"field-id": 503,' in data
     table.storage.put(key, data.replace(b'"field-id": 503,', b'"field-id": 703,'))
@@ -146,9 +146,9 @@ def test_a_manifest_list_with_another_column_is_corrupt_data(table):
 
 
 def test_a_list_that_is_cut_or_gone(table):
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     snapshot = lake.current_snapshot()
-    key = table.open_lake().place.files_at(lake.location()).key_of(snapshot.manifest_list)
+    key = table.open_lake().binding.files_at(lake.location()).key_of(snapshot.manifest_list)
     table.storage.put(key, table.storage.read(key)[:300])
     with pytest.raises(CorruptDataError, match="restore it, or rebuild the lake"):
         manifests_of(lake.io, snapshot)
@@ -162,11 +162,11 @@ def test_a_list_that_is_cut_or_gone(table):
 )
 def test_a_compression_that_cannot_be_written(table, name, value):
     """Another engine may give the lake table any."""
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     with lake.transaction() as changes:
         changes.set_properties({f"write.parquet.{name}": value})
     table.append([{"id": 2}])
-    with pytest.raises(LakeMismatchError, match=r"cannot be written here; set write\.parquet\.compression-codec"):
+    with pytest.raises(LakeMismatchError, match=r"not supported; set write\.parquet\.compression-codec"):
         tier(table)
     with lake.refresh().transaction() as changes:
         changes.set_properties({f"write.parquet.{name}": "zstd" if name.endswith("codec") else "3"})

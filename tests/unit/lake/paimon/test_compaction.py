@@ -39,14 +39,14 @@ def _expire(lake, keep_last: int = 1, **how):
 
 
 def _snapshot_ids(lake) -> list[int]:
-    return lake.place.snapshots.ids()
+    return lake.binding.snapshots.ids()
 
 
 def _foreign_commit(lake) -> int:
     """A snapshot without offsets or a commit of ours, as another engine makes one."""
-    snapshot = commit_snapshot(lake.place, lambda _: Change())
+    snapshot = commit_snapshot(lake.binding, lambda _: Change())
     snapshot.properties = None
-    lake.place.storage.put(f"{PLACE}/snapshot/snapshot-{snapshot.id}", JSON.to_json(snapshot).encode())
+    lake.binding.storage.put(f"{PLACE}/snapshot/snapshot-{snapshot.id}", JSON.to_json(snapshot).encode())
     return snapshot.id
 
 
@@ -65,19 +65,19 @@ def lake(memory, world):
 
 def test_a_compaction_is_one_of_paimons_kind(lake):
     lake.compact()
-    snapshot = lake.place.snapshots.newest()
+    snapshot = lake.binding.snapshots.newest()
     assert (snapshot.commit_kind, snapshot.total_record_count, snapshot.delta_record_count) == ("COMPACT", 30, 0)
-    table = lake.place.require()
+    table = lake.binding.require()
     (manifest,) = lake.metadata_table("files").to_pylist()
     assert (manifest["record_count"], manifest["min_sequence_number"], manifest["max_sequence_number"]) == (30, 0, 29)
-    assert len(table.store(PaimonFiles(lake.place.files)).snapshot_manager().get_latest_snapshot().properties) == 2
+    assert len(table.store(PaimonFiles(lake.binding.files)).snapshot_manager().get_latest_snapshot().properties) == 2
 
 
 def test_files_of_other_engines_and_other_bucket_counts_are_left_alone(lake, memory):
     for name in ("a", "b", "c", "d", "e"):
         memory.put_if_absent(f"{PLACE}/bucket-0/{name}.parquet", _parquet(rows_from(100)))
     files = [_foreign_file(lake, name) for name in ("a", "b", "c", "d", "e")]
-    commit_snapshot(lake.place, lambda _: Change(files))
+    commit_snapshot(lake.binding, lambda _: Change(files))
     before = _ids(lake)
     assert lake.compact().files_removed == 10
     assert _ids(lake) == before
@@ -100,11 +100,13 @@ def _foreign_file(lake, name: str):
     (made,) = written_files(lake, context, 0, OffsetRange(100, 103), ((100, b) for b in rows.to_batches()))
     folder = made.location.rpartition("/")[0]
     location = f"{folder}/{name}.parquet"
-    return replace(made, location=location, size_bytes=lake.place.storage.size_bytes(lake.place.files.key_of(location)))
+    return replace(
+        made, location=location, size_bytes=lake.binding.storage.size_bytes(lake.binding.files.key_of(location))
+    )
 
 
 def test_a_table_with_deleted_rows_is_not_compacted(lake, memory):
-    snapshot = lake.place.snapshots.newest()
+    snapshot = lake.binding.snapshots.newest()
     snapshot.id, snapshot.index_manifest = 11, "index-manifest-0"
     memory.put_if_absent(f"{PLACE}/snapshot/snapshot-11", JSON.to_json(snapshot).encode())
     assert lake.compact().files_removed == 0
@@ -117,7 +119,7 @@ def test_rows_deleted_while_files_are_merged_stay_deleted(lake, memory, monkeypa
     merge = paimon_maintain.merge_group
 
     def merge_late(*args):
-        snapshot = lake.place.snapshots.newest()
+        snapshot = lake.binding.snapshots.newest()
         snapshot.id, snapshot.index_manifest = 11, "index-manifest-0"
         memory.put_if_absent(f"{PLACE}/snapshot/snapshot-11", JSON.to_json(snapshot).encode())
         return merge(*args)
@@ -140,7 +142,7 @@ def test_manifests_stay_few_however_many_rounds_there_are(memory, world, monkeyp
         if i % 20 == 19:
             lake.compact()
         counts.append(lake.metadata_table("manifests").num_rows)
-        sizes.append(memory.size_bytes(f"{PLACE}/manifest/{lake.place.snapshots.newest().base_manifest_list}"))
+        sizes.append(memory.size_bytes(f"{PLACE}/manifest/{lake.binding.snapshots.newest().base_manifest_list}"))
     assert max(counts) <= 8 + 1
     assert max(sizes[30:]) <= 1.1 * max(sizes[:30])
     assert _ids(lake) == list(range(180))
@@ -167,7 +169,7 @@ def test_large_manifests_are_written_again_once_many_of_their_files_are_gone(lak
 def _manifest_entries(lake, name: str):
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
-    return ManifestFileManager(lake.place.require().store(PaimonFiles(lake.place.files))).read(name)
+    return ManifestFileManager(lake.binding.require().store(PaimonFiles(lake.binding.files))).read(name)
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------
@@ -191,7 +193,7 @@ def test_snapshots_go_from_the_oldest_on_and_a_crash_leaves_no_gap(lake, memory,
         assert len(_ids(lake, snapshot_id=snapshot_id)) == 3 * snapshot_id
     assert _expire(lake, keep_last=2).snapshots == (5, 6, 7, 8)
     assert memory.read(f"{PLACE}/snapshot/EARLIEST") == b"9"
-    assert [s.id for s in list_history(lake.place, lake.place.snapshots.newest())] == [9, 10]
+    assert [s.id for s in list_history(lake.binding, lake.binding.snapshots.newest())] == [9, 10]
 
 
 def test_a_hint_that_cannot_be_written_is_no_failure(lake, memory, monkeypatch):
@@ -210,14 +212,14 @@ def test_a_hint_that_cannot_be_written_is_no_failure(lake, memory, monkeypatch):
 def test_a_tag_keeps_its_files_and_can_be_read_by_name_and_number(lake, memory):
     memory.put(f"{PLACE}/tag/tag-before", memory.read(f"{PLACE}/snapshot/snapshot-4"))
     lake.compact()
-    lake.place.world.clock.advance(DAY_MS + 1)
+    lake.binding.world.clock.advance(DAY_MS + 1)
     assert len(_expire(lake).snapshots) == 10
     lake.remove_orphans()
     tagged = lake.snapshot_by_name("before")
     assert (tagged.id, tagged.offsets) == (4, {0: 12})
     assert _ids(lake, snapshot_id=tagged.id) == list(range(12))
     memory.delete(f"{PLACE}/tag/tag-before")
-    lake.place.world.clock.advance(DAY_MS + 1)
+    lake.binding.world.clock.advance(DAY_MS + 1)
     assert len([key for key in lake.remove_orphans() if key.endswith(".parquet")]) == 4
     with pytest.raises(SnapshotExpiredError):
         lake.snapshot_by_name("before")
@@ -244,10 +246,10 @@ def test_a_branch_keeps_its_files(lake, memory):
     memory.put(f"{branch}/snapshot/snapshot-4", memory.read(f"{PLACE}/snapshot/snapshot-4"))
     memory.put(f"{branch}/tag/tag-old", memory.read(f"{PLACE}/snapshot/snapshot-2"))
     lake.compact()
-    lake.place.world.clock.advance(DAY_MS + 1)
+    lake.binding.world.clock.advance(DAY_MS + 1)
     _expire(lake)
     lake.remove_orphans()
-    kept = [s for s in list_tag_and_branch_snapshots(lake.place) if s.id < 10]
+    kept = [s for s in list_tag_and_branch_snapshots(lake.binding) if s.id < 10]
     assert sorted(s.id for s in kept) == [2, 4]
     parquet = {i.key for i in memory.list(f"{PLACE}/bucket-0/")}
     assert len(parquet) == 4 + 1, "the four files of the branch, and the compacted one"
@@ -282,7 +284,7 @@ def test_a_snapshot_below_a_gap_counts_for_nothing(lake, memory):
     lake.compact()
     _expire(lake)
     memory.put(f"{PLACE}/snapshot/snapshot-3", stale)
-    lake.place.world.clock.advance(DAY_MS + 1)
+    lake.binding.world.clock.advance(DAY_MS + 1)
     lake.remove_orphans()
     assert lake.newest().offsets == {0: 30}
     assert _expire(lake, keep_last=5).snapshots == (3,)
@@ -290,7 +292,7 @@ def test_a_snapshot_below_a_gap_counts_for_nothing(lake, memory):
 
 
 def test_damage_is_found_before_anything_is_deleted(lake, memory):
-    memory.delete(f"{PLACE}/manifest/{lake.place.snapshots.find(9).delta_manifest_list}")
+    memory.delete(f"{PLACE}/manifest/{lake.binding.snapshots.find(9).delta_manifest_list}")
     before = {info.key for info in memory.list("lake/")}
     for use in (lambda: _expire(lake, keep_last=3), lake.remove_orphans):
         with pytest.raises(CorruptDataError, match="metadata of snapshot 9 is missing"):
@@ -332,11 +334,11 @@ def test_a_round_that_falls_asleep_between_its_check_and_its_commit_loses_to_cle
     def asleep(key, data):
         monkeypatch.undo()
         clock.advance(DAY_MS + 1)
-        assert len(lake_of(memory, world=lake.place.world, lake_format="paimon").remove_orphans()) >= 1
+        assert len(lake_of(memory, world=lake.binding.world, lake_format="paimon").remove_orphans()) >= 1
         return put(key, data)
 
     monkeypatch.setattr(memory, "put_if_absent", asleep)
-    with pytest.raises(CommitConflictError, match="were cleaned up; tier again"):
+    with pytest.raises(CommitConflictError, match="were cleaned up; retry the round"):
         lake.commit(files, expected={0: 30}, new=new, context=context)
     assert lake.newest().offsets == {0: 30}
     assert _ids(lake) == list(range(30))
@@ -353,7 +355,7 @@ def test_every_later_snapshot_repeats_what_keeps_slow_rounds_out(lake, clock):
     _expire(lake)
     with pytest.raises(CommitConflictError):
         lake.commit(files, expected={0: 30}, new=new, context=context)
-    assert paimon_commit.files_not_before_ms(lake.place, lake.place.snapshots.newest()) > 0
+    assert paimon_commit.files_not_before_ms(lake.binding, lake.binding.snapshots.newest()) > 0
 
 
 def test_what_other_engines_keep_beside_the_data_is_no_orphan(lake, memory, clock):
@@ -424,7 +426,7 @@ def test_a_tag_of_a_snapshot_of_another_engine_is_read_when_what_was_below_it_is
     tagged = _foreign_commit(lake)
     memory.put(f"{PLACE}/tag/tag-theirs", memory.read(f"{PLACE}/snapshot/snapshot-{tagged}"))
     tier(lake, rows_from(30))
-    lake.place.world.clock.advance(60_000)
+    lake.binding.world.clock.advance(60_000)
     assert tagged in _expire(lake).snapshots
     found = lake.snapshot_by_name("theirs")
     assert (found.id, found.offsets) == (tagged, {})

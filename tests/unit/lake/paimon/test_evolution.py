@@ -151,7 +151,7 @@ class TestReading:
             scan = table.open_lake().scan_files(
                 snapshot_id=state.lake.snapshot_id, columns=state.schema.names, schema=state.schema
             )
-            assert scan.same_by_name == {"id", "d"}
+            assert scan.readable_by_name == {"id", "d"}
             tier(table)
 
     def test_files_without_field_ids_are_read_by_their_schema(self, table):

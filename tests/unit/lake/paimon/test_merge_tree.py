@@ -52,7 +52,7 @@ def agree(table: KeyedTable) -> None:
 
 
 def live(table: KeyedTable) -> list[ManifestEntry]:
-    place = table.lake().place
+    place = table.lake().binding
     found = live_entries(place, place.require())
     return sorted(found, key=lambda e: e.file.min_sequence_number)
 
@@ -88,7 +88,7 @@ def test_keys_are_said_without_the_partition_columns():
     days = [dt.date(2026, 1, d) for d in (1, 2)]
     table.change([(day, i, 0) for day in days for i in range(20)])
     table.tier()
-    schema = table.lake().place.require().schema
+    schema = table.lake().binding.require().schema
     assert (schema.primary_keys, schema.partition_keys) == (["id", "day"], ["day"])
     assert {name: schema.options[name] for name in ("bucket", "bucket-key", "merge-engine", "changelog-producer")} == {
         "bucket": "2", "bucket-key": "id", "merge-engine": "deduplicate", "changelog-producer": "none",
@@ -130,7 +130,7 @@ def test_a_key_that_paimon_cannot_say_stops_the_round():
     lake.create_or_evolve()
     with pytest.raises(LakeMismatchError, match=r"column 'at' of the primary key has the value \+33658-09-27T"):
         write_changes(
-            lake.write_context(), lake.place.files_at, table.world.ids, 0, OffsetRange(0, 1), rows.to_batches(),
+            lake.write_context(), lake.binding.files_at, table.world.ids, 0, OffsetRange(0, 1), rows.to_batches(),
         )  # fmt: skip
     assert not [info for info in table.storage.list("lake/") if info.key.endswith(".parquet")]
 
@@ -293,7 +293,7 @@ def test_a_compaction_leaves_no_deletion_out_that_is_needed(shared, monkeypatch)
     shared.change([(1, "x", 1)], [(2,), (3,)])
     shared.tier()
     older = live(shared)
-    place = shared.lake().place
+    place = shared.lake().binding
     real = paimon_compact_keyed.live_entries
     calls = []
 
@@ -324,7 +324,7 @@ def test_a_compaction_leaves_no_deletion_out_that_is_needed(shared, monkeypatch)
     ],
 )
 def test_options_with_which_other_rows_count_are_refused(items, option, value):
-    place = items.lake().place
+    place = items.lake().binding
     key = f"{place.spec.location}/schema/schema-0"
     schema = json.loads(place.storage.read(key))
     schema["options"][option] = value
@@ -336,7 +336,7 @@ def test_options_with_which_other_rows_count_are_refused(items, option, value):
 
 def test_a_lake_table_without_the_key_is_refused(memory, world):
     plain = keyed(memory, ITEMS).lake()
-    spec = replace(plain.place.spec, primary_key=())
+    spec = replace(plain.binding.spec, primary_key=())
     type(plain)(memory, spec, world=world).create_or_evolve()
     with pytest.raises(LakeMismatchError, match="primary keys: none, expected"):
         plain.create_or_evolve()

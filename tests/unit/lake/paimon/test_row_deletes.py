@@ -55,7 +55,7 @@ def offsets_of(table):
     lake = table.open_lake()
     plan = lake.plan_read()
     found = [
-        read_offset_file(lake.place.files_at(s.location), s.location, lake.place.spec.writers) for s in plan.splits
+        read_offset_file(lake.binding.files_at(s.location), s.location, lake.binding.spec.writers) for s in plan.splits
     ]
     return {file.location.rpartition("/")[2]: file.runs.offsets().tolist() for file in found}
 
@@ -73,7 +73,7 @@ def test_only_files_with_deleted_rows_are_written_again_and_rows_keep_their_offs
     assert sorted(chain(*after.values())) == [0, 1, 2, 3, 4, 7, 8, 9, 10]
     assert kinds(table)[-2:] == ["OVERWRITE", "COMPACT"], "an empty snapshot settles it"
     assert snapshots(table)[-1]["total_record_count"] == 9
-    assert table.open_lake().place.snapshots.newest().index_manifest is None, "no deletion vectors"
+    assert table.open_lake().binding.snapshots.newest().index_manifest is None, "no deletion vectors"
     assert (len(report.snapshots), report.rows) == (1, 0)
     assert table.refresh().lake.dropped_rows == 3
     require_verified(table)
@@ -88,7 +88,7 @@ def test_readers_of_streams_pass_over_the_round(table):
     delete(table, 1)
     table.append(rows(4, 5))
     tier(table)
-    found = (table.open_lake().place.snapshots.find(number) for number in (1, 2, 3))
+    found = (table.open_lake().binding.snapshots.find(number) for number in (1, 2, 3))
     assert [DeltaFollowUpScanner().should_scan(snapshot) for snapshot in found] == [True, False, False]
 
 
@@ -262,7 +262,7 @@ class TestOtherEngines:
             trim(table)
         commit_deletion(table, {0: OffsetSet.dense(0, 1)}, read)
         if is_trimmed:
-            with pytest.raises(LakeMismatchError, match="rows were deleted that may be in"):
+            with pytest.raises(LakeMismatchError, match="deleted rows may be in"):
                 tier(table)
             return
         tier(table)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import RowGroups, read_split, select_matching_groups
@@ -196,11 +196,11 @@ def test_numbers_of_batches_that_cross_row_groups():
         assert groups.num_rows == len(numbers)
         for begin in range(len(numbers) + 1):
             for end in range(begin, len(numbers) + 1):
-                assert groups.numbers(begin, end - begin).tolist() == numbers[begin:end]
+                assert groups.row_numbers(begin, end - begin).tolist() == numbers[begin:end]
         for asked in (np.arange(14), np.array([1, 3, 12]), np.zeros(0, np.int64)):
             expected = [numbers.index(n) for n in asked.tolist() if n in numbers]
-            assert groups.places_of(asked).tolist() == expected
+            assert groups.positions_of(asked).tolist() == expected
         kept = np.array([place % 2 == 0 for place in places], bool)
-        assert groups.select(kept).places == tuple(place for place in places if place % 2 == 0)
+        assert groups.select(kept).indexes == tuple(place for place in places if place % 2 == 0)
         left = [n for place in places if place % 2 == 0 for n in range(starts[place], starts[place + 1])]
-        assert groups.select(kept).numbers(0, len(left)).tolist() == left
+        assert groups.select(kept).row_numbers(0, len(left)).tolist() == left

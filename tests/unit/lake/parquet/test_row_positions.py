@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS

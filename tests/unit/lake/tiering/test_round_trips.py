@@ -13,9 +13,9 @@ from faults.sim import sim_world
 from kit.round_trips import Cost, RemoteStorage
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, StorageError, StreamhouseError, Table, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.lake.tiering.job import (
-    LASTS_MS,
+    NO_OP_MS_MAX,
     TieringJob,
     TieringReport,
     run_tasks_in_threads,
@@ -238,7 +238,7 @@ def test_a_damaged_object_is_told(tiered_table, memory):
 
 
 def test_all_is_looked_at_again_after_a_while(tiered_table, remote, clock):
-    clock.advance(LASTS_MS + 1)
+    clock.advance(NO_OP_MS_MAX + 1)
     assert measured(tiered_table, remote)[1].requests > SHORT
     assert measured(tiered_table, remote)[1].requests == SHORT
 

@@ -19,7 +19,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
-from streamhouse_spark.lake.tiering.plan import round_begin
+from streamhouse_spark.lake.tiering.plan import find_round_starts
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.state import fold
@@ -109,7 +109,7 @@ class TestTheNextRound:
         table = wh.create_table("shared", PLAIN.arrow)
         table.append(_rows(0))
         _tier(table)
-        iceberg = table.open_lake().place.load()
+        iceberg = table.open_lake().binding.load()
         iceberg.append(_rows(900).cast(iceberg.schema().as_arrow()))
         assert 900 in _ids(table)
         table.truncate()
@@ -267,7 +267,7 @@ class TestTheFence:
         assert (emptied.offsets, emptied.starts) == ({0: 2}, {0: 2})
         assert lake.newest() == emptied
         files, new = write_round(lake, {0: _rows(2)}, {0: 2})
-        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service was faster"):
+        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service committed"):
             lake.commit(files, expected={0: 2}, new=new, context=context)
         with pytest.raises(LakeRolledBackError):
             lake.commit(files, expected={0: 2}, new=new, context=context, expected_starts={0: 3}, starts={0: 3})
@@ -286,7 +286,7 @@ class TestTheFence:
 
     def test_the_tag_goes_along_and_the_newest_is_not_expired(self, lake, clock):
         snapshot = lake.commit([], expected={0: 2}, new={0: 2}, context=lake.write_context(), starts={0: 2})
-        assert lake.place.load().metadata.refs[COMMIT_USER].snapshot_id == snapshot.id
+        assert lake.binding.load().metadata.refs[COMMIT_USER].snapshot_id == snapshot.id
         clock.advance(HOUR_MS)
         expired = lake.expire(keep_last=1, keep_ms=0)
         assert len(expired.snapshots) == 1
@@ -302,16 +302,16 @@ class TestPlanning:
 
     def test_where_a_round_begins(self):
         state = self.state()
-        assert round_begin(appended(segment(0, 4)), None) == {}
-        assert round_begin(state, None) == {0: 4}
+        assert find_round_starts(appended(segment(0, 4)), None) == {}
+        assert find_round_starts(state, None) == {0: 4}
         for offset in (0, 2, 4):
-            assert round_begin(state, LakeSnapshot(1, {0: offset}, 0)) == {0: 4}
-        assert round_begin(state, LakeSnapshot(1, {0: 5}, 0, {0: 4})) == {0: 5}
+            assert find_round_starts(state, LakeSnapshot(1, {0: offset}, 0)) == {0: 4}
+        assert find_round_starts(state, LakeSnapshot(1, {0: 5}, 0, {0: 4})) == {0: 5}
 
     @pytest.mark.parametrize(("offset", "start"), [(5, 0), (6, 6), (5, 3)])
     def test_a_lake_that_knows_more_than_the_log(self, offset, start):
         with pytest.raises(LakeMismatchError, match="truncated at 4"):
-            round_begin(self.state(), LakeSnapshot(1, {0: offset}, 0, {0: start}))
+            find_round_starts(self.state(), LakeSnapshot(1, {0: offset}, 0, {0: start}))
 
     def test_the_service_does_not_wait_for_rows(self, table, clock):
         assert oldest_waiting_ms(table.state) is None
@@ -337,7 +337,7 @@ class TestUpkeep:
         first = table.lake.newest()
         table.truncate()
         _tier(table)
-        iceberg = table.open_lake().place.load()
+        iceberg = table.open_lake().binding.load()
         iceberg.manage_snapshots().rollback_to_snapshot(first.id).remove_tag(COMMIT_USER).commit()
         with pytest.raises(LakeRolledBackError, match="nothing was trimmed"):
             table.maintain()

@@ -8,7 +8,7 @@ import pytest
 
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
-from streamhouse_spark.core.paths import commit_key, manifest_key, manifests_prefix, segments_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, manifests_prefix, segments_prefix
 from streamhouse_spark.log.actions import NO_ARCHIVE, KvSnapshot, Trim
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.maintenance import keep_archive
@@ -16,6 +16,7 @@ from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 HOUR_MS = 3_600_000
 KEEPING = {
@@ -240,10 +241,10 @@ class TestRecords:
             put(table, number % 9, n=number)
         for _ in range(3):
             clock.advance(GRACE_MS + 1)
-            table.merge_inline()
+            merge_inline(table)
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
-        assert table.log.refresh_floor() <= first
+        assert table.log.refresh_low_watermark() <= first
         assert table.storage.size_bytes(commit_key(table.uuid, first))
         archive(table)
         assert table.refresh().archive.first_commit == 1
@@ -254,7 +255,7 @@ class TestRecords:
         put(table, 1)
         put(table, 2)
         lost = table.refresh().version - 1
-        table.merge_inline()
+        merge_inline(table)
         table.storage.delete(commit_key(table.uuid, lost))
         archive(table)
         held = table.refresh().archive

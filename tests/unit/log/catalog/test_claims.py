@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import wait_for
 from streamhouse_spark import StorageError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
+from streamhouse_spark.core.warehouse_layout import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.log.catalog import claims
 from streamhouse_spark.log.catalog.claims import CLAIM_MS, claim_work, release_claim, try_claim
 from streamhouse_spark.storage.memory import MemoryStorage

@@ -19,8 +19,8 @@ from streamhouse_spark import (
     TableNotFoundError,
     Warehouse,
 )
-from streamhouse_spark.core.paths import database_key, name_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import database_key, name_key
 from streamhouse_spark.log.catalog import names, renaming
 from streamhouse_spark.log.catalog.names import ViewEntry
 from streamhouse_spark.log.framing import decode_frame

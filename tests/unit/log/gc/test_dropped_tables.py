@@ -4,7 +4,7 @@ from faults.sim import SimClock, SimIds
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, floors_prefix, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix, watermarks_prefix
 from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -22,7 +22,7 @@ def sim():
 
 
 def files(storage, uuid):
-    return {i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))}
+    return {i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(watermarks_prefix(uuid))}
 
 
 def test_a_dropped_table_loses_its_files_after_two_graces_and_keeps_a_tombstone(sim):
@@ -40,7 +40,7 @@ def test_a_dropped_table_loses_its_files_after_two_graces_and_keeps_a_tombstone(
     assert set(warehouse.clean_dropped(dry_run=True).deleted) == before == files(storage, table.uuid)
     assert set(warehouse.clean_dropped().deleted) == before
     assert files(storage, table.uuid) == set()
-    assert storage.list(floors_prefix(table.uuid))
+    assert storage.list(watermarks_prefix(table.uuid))
     assert warehouse.tables() == []
     assert warehouse.create_table("db.t", "a INT").uuid != table.uuid
 

@@ -8,7 +8,13 @@ import pytest
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, manifest_key, segment_key, segments_prefix
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoints_prefix,
+    commits_prefix,
+    manifest_key,
+    segment_key,
+    segments_prefix,
+)
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.read import snapshot_reader
@@ -140,7 +146,7 @@ class TestProcessThatSleptPastTheGrace:
             table.append([{"id": i}])
         old = table.state
         slept()
-        with pytest.raises(SnapshotExpiredError, match="read again"):
+        with pytest.raises(SnapshotExpiredError, match="retry the read"):
             list(read_split(table.storage, plan_range(old, 0, old.buckets[0].offsets), old.schema))
         getattr(table, verb)(*([[{"id": 7}]] if verb == "append" else []))
         assert table.to_arrow().num_rows == 215 + (verb == "append")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import TableNotFoundError
-from streamhouse_spark.core.paths import checkpoint_key, commit_key, manifest_key, segment_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key, manifest_key, segment_key
 from streamhouse_spark.log.actions import Append, Rename, SetProperties
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.dropped_tables import is_unfinished

@@ -60,5 +60,5 @@ def test_no_row_ids_give_no_offsets_or_positions():
     ],
 )
 def test_what_cannot_be_told(beyond):
-    with pytest.raises(ValueError, match="beyond what a row's identity can tell"):
+    with pytest.raises(ValueError, match="not fit into a row id"):
         beyond()

@@ -10,7 +10,7 @@ import pytest
 
 from faults.faulty_storage import FaultyStorage
 from streamhouse_spark import CorruptDataError, FormatVersionError, OffsetRange, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log import checkpoint as checkpoint_module
 from streamhouse_spark.log.actions import Trim, action_to_json
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint

@@ -22,6 +22,7 @@ from streamhouse_spark.log.staging import has_same_meaning
 from streamhouse_spark.log.state import BucketLog, fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.log.states import appended, record, segment
 
 TABLE = TableCase("t", "id BIGINT, s STRING")
@@ -96,7 +97,7 @@ class TestRanges:
         table.log.commit(lambda *_: (Trim({0: 4}),))
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 10))
         assert table.append([{"id": 10}])[0] == OffsetRange(10, 11)
-        table.merge_inline()
+        merge_inline(table)
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 11))
         assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 4
 
@@ -140,7 +141,7 @@ class TestOlderSchemas:
         assert table.to_arrow(columns=["d"]).num_rows == 60_002
         assert table.to_arrow(columns=["c", "a"], filter=[("b", "=", 1)]).to_pylist()[0] == {"c": None, "a": "x"}
         before = table.to_arrow()
-        table.merge_inline()
+        merge_inline(table)
         assert table.to_arrow().equals(before)
         assert {s.schema_id for s in table.state.live_segments()} == {1, 2}, "merging never mixes schemas"
 

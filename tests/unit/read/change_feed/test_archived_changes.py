@@ -10,7 +10,7 @@ import pytest
 from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.datasource.read.read_target import batch_ranges
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
 from streamhouse_spark.log.archive import maintenance
@@ -75,7 +75,7 @@ class TestRanges:
     def test_they_are_read_from_archive_and_log(self, table, start, end):
         plan, rows = read(table, OffsetRange(start, end))
         assert shown(rows) == ALL[start:end]
-        kinds = [type(piece) for piece in plan.pieces]
+        kinds = [type(piece) for piece in plan.tasks]
         assert kinds == [ArchiveScanTask] * (start < min(end, 8)) + [LogScanTask] * (end > max(start, 8))
 
     def test_times_of_commits_stay(self, table, clock):
@@ -87,7 +87,7 @@ class TestRanges:
     def test_large_ones_are_cut(self, table, monkeypatch):
         monkeypatch.setattr("streamhouse_spark.read.offset_scan.LAKE_RANGE_ROWS", 3)
         plan, rows = read(table, OffsetRange(1, 10))
-        assert [len(piece.offsets) for piece in plan.pieces if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
+        assert [len(piece.offsets) for piece in plan.tasks if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
         assert shown(rows) == ALL[1:]
 
     def test_a_reader_goes_on_while_pages_are_joined_and_the_log_is_trimmed(self, table, clock, monkeypatch):
@@ -111,7 +111,7 @@ class TestRanges:
         page = table.refresh().archive.pages[0].uuid
         for segment in read_page(table.storage, table.state, page).segments:
             table.storage.delete(segment_key(table.uuid, segment.uuid))
-        with pytest.raises(CorruptDataError, match=r"archive of default\.t names a file that is missing; restore it"):
+        with pytest.raises(CorruptDataError, match=r"change archive of default\.t is missing; restore it"):
             read(table, OffsetRange(0, 3))
 
     def test_columns_are_those_of_now(self, table):
@@ -244,7 +244,7 @@ class TestCommits:
         state = table.refresh()
         last_us = int(before[-1][1].timestamp() * 1e6)
         plan = plan_changes(table, state, 3, version, Pruning(), after_us=last_us)
-        after = sorted({int(t) for piece in plan.pieces for t in piece.commits.times_us})
+        after = sorted({int(t) for piece in plan.tasks for t in piece.commits.times_us})
         assert len(after) == 3
         assert after[0] > last_us
 

@@ -12,7 +12,7 @@ from kit.change_replay import changes, check_history
 from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource.scan.changes_scan import resolve_version_range
 from streamhouse_spark.expressions.predicates import Compare
 from streamhouse_spark.keys.change_type import ChangeType
@@ -37,7 +37,7 @@ def append(table, number, rows=1):
 
 
 @pytest.mark.parametrize(
-    ("own_ms", "after_us", "shown_us"),
+    ("writer_time_ms", "after_us", "shown_us"),
     [
         ([], None, []),
         ([5, 6, 9], None, [5000, 6000, 9000]),
@@ -49,8 +49,8 @@ def append(table, number, rows=1):
         ([], 7000, []),
     ],
 )
-def test_times_rise_from_commit_to_commit(own_ms, after_us, shown_us):
-    assert compute_display_times_us(own_ms, after_us).tolist() == shown_us
+def test_times_rise_from_commit_to_commit(writer_time_ms, after_us, shown_us):
+    assert compute_display_times_us(writer_time_ms, after_us).tolist() == shown_us
 
 
 def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):
@@ -287,7 +287,7 @@ def test_segments_are_left_out_by_filters_and_commits(wh):
     state = table.refresh()
 
     def segments(first, last, pruning=Pruning()):  # noqa: B008 - immutable
-        pieces = plan_changes(table, state, first, last, pruning).pieces
+        pieces = plan_changes(table, state, first, last, pruning).tasks
         return [s.base_offset for piece in pieces for s in piece.rows.split.segments]
 
     assert segments(1, 6) == [0, 1, 2, 3, 4]
@@ -301,7 +301,7 @@ def test_deleted_rows_are_looked_for_where_they_are(table):
         append(table, number)
     table.delete(where=[("id", "in", [0, 4])])
     version = table.refresh().version
-    (piece,) = plan_changes(table, table.state, version, version, Pruning()).pieces
+    (piece,) = plan_changes(table, table.state, version, version, Pruning()).tasks
     assert piece.is_deleted
     assert [s.base_offset for s in piece.rows.split.segments] == [0, 4]
     assert [(c["id"], c["_change_type"]) for c in changes(table, version, version)] == [(0, "delete"), (4, "delete")]

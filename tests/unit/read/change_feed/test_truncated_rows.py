@@ -57,7 +57,7 @@ def test_a_key_is_read_in_its_bucket_alone(table):
     state = table.refresh()
 
     def pieces(pruning):
-        return plan_changes(table, state, state.version, state.version, pruning).pieces
+        return plan_changes(table, state, state.version, state.version, pruning).tasks
 
     every = pieces(Pruning())
     assert sorted(piece.bucket for piece in every) == [0, 1]

@@ -17,7 +17,7 @@ from kit.round_trips import RemoteStorage
 from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import served_tables
@@ -311,8 +311,8 @@ def test_a_recorded_snapshot_that_was_expired_is_no_reason_to_look_again(
     monkeypatch.setattr(TieringJob, "_record", lambda *_: None)
     table.append(rows(2))
     tier(table)
-    table.open_lake().place.load().maintenance.expire_snapshots().by_id(recorded).commit()  # as another engine does
-    assert recorded not in [one.snapshot_id for one in table.open_lake().place.load().metadata.snapshots]
+    table.open_lake().binding.load().maintenance.expire_snapshots().by_id(recorded).commit()  # as another engine does
+    assert recorded not in [one.snapshot_id for one in table.open_lake().binding.load().metadata.snapshots]
     assert table.refresh().lake.snapshot_id == recorded
     table.append(rows(3))
     assert shown(storage, served) == [1, 2, 3]

@@ -84,7 +84,7 @@ def test_they_open_what_a_document_names(warehouse):
 def test_a_lake_that_puts_files_elsewhere_gets_none(warehouse, name):
     table = warehouse.table("s.t")
     tier(table)
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     with lake.transaction() as changes:
         changes.set_properties({name: "s3://shop/wh/lake/s/other"})
     roles = Counted()

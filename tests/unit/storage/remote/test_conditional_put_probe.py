@@ -62,7 +62,7 @@ def test_a_store_that_decides_passes_and_is_left_clean(kind):
 @pytest.mark.parametrize("kind", [LooksThenWrites, ForgetsTheWinner])
 def test_a_store_that_does_not_decide_is_refused_and_left_clean(kind):
     storage = kind(World())
-    with pytest.raises(StorageError, match=r"memory://test does not decide between writers.*use a store that honours"):
+    with pytest.raises(StorageError, match=r"memory://test does not support atomic conditional writes.*use a store"):
         race(storage, ".tmp-probe")
     assert storage.list("") == []
 
@@ -106,7 +106,7 @@ class HoldsThem(MemoryStorage):
         self.decides = decides
         self.held = []
 
-    def put_together(self, key, bodies):
+    def put_concurrently(self, key, bodies):
         self.held.append([len(body) for body in bodies])
         if self.decides:
             return [put(self, key, body) for body in bodies]
@@ -124,7 +124,7 @@ def put(storage, key, body):
 
 
 def test_the_ends_of_the_first_puts_are_held_back():
-    with pytest.raises(StorageError, match="does not decide between writers"):
+    with pytest.raises(StorageError, match="does not support atomic conditional writes"):
         race(HoldsThem(World(), decides=False), ".tmp-probe")
     storage = HoldsThem(World(), decides=True)
     race(storage, ".tmp-probe")
@@ -134,7 +134,7 @@ def test_the_ends_of_the_first_puts_are_held_back():
 
 def test_where_held_puts_get_no_answer_the_others_tell():
     class Refuses(HoldsThem):
-        def put_together(self, key, bodies):
+        def put_concurrently(self, key, bodies):
             return [StorageError("HTTP 403")] * len(bodies)
 
     storage = Refuses(World(), decides=True)

@@ -15,7 +15,7 @@ from storage.quiet_server import QuietServer
 from streamhouse_spark.errors import StorageError, StorageRefusedError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.storage.remote.settings import TokenFile
+from streamhouse_spark.storage.remote.client import TokenFile
 
 OLD, NEW = "sig=old-canary-4711", "sig=new-canary-4711"
 

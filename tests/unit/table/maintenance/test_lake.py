@@ -184,7 +184,7 @@ def test_manifests_are_joined_data_and_deletes_apart(wh, own_cache, key):
 @pytest.mark.paimon
 def test_lakes_without_manifests_to_join_say_so(wh):
     table = wh.create_table("t", "id BIGINT", properties={"table.datalake.format": "paimon"})
-    with pytest.raises(InvalidOptionError, match="has a paimon lake; only manifests of Iceberg"):
+    with pytest.raises(InvalidOptionError, match="has a paimon lake, expected Iceberg"):
         table.lake.rewrite_manifests()
 
 

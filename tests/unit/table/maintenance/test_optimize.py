@@ -171,7 +171,7 @@ def test_files_have_footers_with_checksums(table):
     table.lake.optimize("a")
     lake = table.open_lake()
     paths = table.lake.files()["file_path"].to_pylist()
-    assert all(parse_cluster_mark(path) and has_whole_footer(lake.place.files_at(path), path) for path in paths)
+    assert all(parse_cluster_mark(path) and has_whole_footer(lake.binding.files_at(path), path) for path in paths)
 
 
 def test_deleted_rows_are_left_behind(wh, table):
@@ -210,7 +210,7 @@ def test_rows_that_were_deleted_meanwhile_stay_deleted(table, monkeypatch):
         return added
 
     monkeypatch.setattr("streamhouse_spark.lake.iceberg.compaction.write_cluster", late)
-    with pytest.raises(CommitConflictError, match="rows were deleted while files were being merged"):
+    with pytest.raises(CommitConflictError, match="rows were deleted during the compaction"):
         table.lake.optimize("a")
     assert 500 not in table.lake.to_arrow()["a"].to_pylist()
 
@@ -290,8 +290,8 @@ def test_optimizing_an_absent_or_empty_lake_does_nothing(wh):
         ("", InvalidOptionError, "names 0 columns"),
         ("a DESC", InvalidOptionError, "has a direction"),
         ("zorder()", InvalidOptionError, "names no column"),
-        ("a, a", InvalidOptionError, "is there twice"),
-        ("a, zorder(b, a)", InvalidOptionError, "is there twice"),
+        ("a, a", InvalidOptionError, "is repeated"),
+        ("a, zorder(b, a)", InvalidOptionError, "is repeated"),
         ("nope", SchemaMismatchError, "nope"),
         ("zorder(a, nope)", SchemaMismatchError, "nope"),
     ],

@@ -196,7 +196,7 @@ def test_a_stream_that_read_rows_of_a_dropped_partition_is_told(wh):
     state = table.refresh()
     require_undeleted(state, state.ends, state.version, who="the stream", advice="begin again")
     table.retier()
-    with pytest.raises(OffsetsTrimmedError, match="that the stream has read, the first of them offset 0"):
+    with pytest.raises(OffsetsTrimmedError, match="that the stream has read, starting with offset 0"):
         require_undeleted(table.refresh(), state.ends, state.version, who="the stream", advice="begin again")
 
 
@@ -223,7 +223,7 @@ def test_a_drop_that_died_before_its_record_is_named_by_the_next_round(wh, monke
 
 def test_rows_that_no_record_names_are_not_brought_back_unasked(wh, monkeypatch):
     """Such as those of a partition that an older version of the package dropped."""
-    monkeypatch.setattr(record_snapshot, "make_partition_drops", lambda *_: [])
+    monkeypatch.setattr(record_snapshot, "find_partition_drops", lambda *_: [])
     table = partitioned(wh, "iceberg")
     with pytest.raises(OffsetsTrimmedError, match="2 rows of dropped partitions"):
         table.retier()
@@ -237,7 +237,7 @@ def test_a_file_of_another_engine_may_have_the_rows(wh):
     table.append([{"id": 1, "d": "a"}, {"id": 2, "d": "b"}, {"id": 3, "d": "b"}])
     tier(table)
     clear_manifest_cache()  # tables of other tests have the same names of files
-    table.open_lake().place.load().delete("id = 3")  # writes the file of partition b again
+    table.open_lake().binding.load().delete("id = 3")  # writes the file of partition b again
     table.drop_partition({"d": "a"})
     assert table.refresh().dropped_rows.named, "its own files tell which rows went"
     assert table.retier(dry_run=True).returned_rows == 0

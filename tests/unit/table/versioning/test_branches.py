@@ -10,7 +10,7 @@ from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark, ViewDefinition
-from streamhouse_spark.core.paths import checkpoint_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CorruptDataError,
@@ -67,7 +67,7 @@ def test_a_branch_is_opened_by_its_name(wh):
     assert (opened.name, ids(opened)) == ("d.t$branch_audit", list(range(7)))
     assert wh.view("d.t$branch_audit$changelog").to_arrow().num_rows == 7
     assert wh.view("d.t$branch_audit$history").to_arrow()["rows_added"].to_pylist()[-1] == 1
-    with pytest.raises(InvalidOptionError, match="is for its table"):
+    with pytest.raises(InvalidOptionError, match="use its table"):
         wh.view("d.t$branch_audit$lake").to_arrow()
     for call in (wh.drop_table, wh.undrop_table, lambda name: wh.rename_table(name, "d.x")):
         with pytest.raises(InvalidNameError, match=r"use d\.t"):
@@ -125,7 +125,7 @@ def test_tables_that_cannot_have_branches(wh):
     view = ViewDefinition("SELECT 1", "full", 1000, ("id",), "natural", {})
     made.log.commit(lambda s, _: (SetProperties({VIEW: view.to_text()}),))
     engine = new_table(wh, name="d.engine", keyed=True, **{"table.merge-engine": "first_row"})
-    for table, why in ((made, "its query"), (engine, "merge engine")):
+    for table, why in ((made, "is a materialized view"), (engine, "merge engine")):
         version = table.refresh().version
         with pytest.raises(InvalidOptionError, match=why):
             table.create_branch("b")
@@ -134,11 +134,11 @@ def test_tables_that_cannot_have_branches(wh):
     add(apart, 1, 2)
     engine.upsert(apart.to_arrow())
     assert ids(engine) == [1, 2]
-    with pytest.raises(InvalidOptionError, match="make one with create_branch"):
+    with pytest.raises(InvalidOptionError, match="use create_branch"):
         new_table(wh, name="d.x", **{BRANCH: "{}"})
     with pytest.raises(InvalidOptionError):
         made.alter_properties({BRANCH: "{}"})
-    with pytest.raises(InvalidOptionError, match="is called 'main'"):
+    with pytest.raises(InvalidOptionError, match="expected 'main'"):
         made.fast_forward("b", to="other")
     with pytest.raises(CorruptDataError, match="no version up to this one writes"):
         BranchMark.of_properties({BRANCH: "{}"})
@@ -236,7 +236,7 @@ def test_a_lake_snapshot_that_another_engine_expired_has_no_stand_in(wh, clock):
     add(branch, 6)
     tier(table)
     snapshot = branch.state.lake.snapshot_id
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     lake.maintenance.expire_snapshots().by_id(snapshot).commit()
     with pytest.raises(SnapshotExpiredError):
         branch.to_arrow()
@@ -280,9 +280,9 @@ def test_a_sealed_branch_is_read_and_dropped(wh):
     changes = publication.BranchChanges(require_branch(table.refresh(), "audit"), table.state, branch.refresh())
     publication.seal_branch(changes, branch.log)
     assert ids(table.branch("audit")) == list(range(7))
-    with pytest.raises(CommitConflictError, match="takes no more rows"):
+    with pytest.raises(CommitConflictError, match="accepts no more rows"):
         branch.append(rows(8))
-    with pytest.raises(CommitConflictError, match="takes no more rows"):
+    with pytest.raises(CommitConflictError, match="accepts no more rows"):
         branch.truncate()
     table.fast_forward("audit")
     assert ids(table) == list(range(7))
@@ -321,9 +321,9 @@ def test_a_branch_sees_the_lake_snapshot_that_it_began_with_and_no_other(wh):
     assert read(table, newer) == list(range(6))
     with pytest.raises(InvalidOptionError, match=rf"sees lake snapshot {seen}.*snapshot {newer} is of .* its table"):
         read(branch, newer)
-    with pytest.raises(InvalidOptionError, match="is a branch, which takes and gives rows alone"):
+    with pytest.raises(InvalidOptionError, match="is a branch, which supports only reads and writes of rows"):
         read(branch, None)
-    with pytest.raises(InvalidOptionError, match="reading the lake alone is for its table"):
+    with pytest.raises(InvalidOptionError, match="not reading the lake alone; use its table"):
         wh.view("d.t$branch_audit$lake").to_arrow()
     hot = new_table(wh, name="d.hot")
     add(hot, 1)

@@ -15,10 +15,11 @@ from kit.row_replacement import replace_rows
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, TableNotFoundError, Transaction
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.table.versioning.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -154,7 +155,7 @@ def test_the_hot_log_of_a_branch_is_merged_as_that_of_a_table(wh):
     for number in range(10, 20):
         add(branch, number)
     delete(branch, 12)
-    branch.merge_inline()
+    merge_inline(branch)
     branch.merge_small()
     add(branch, 20)
     table.fast_forward("audit")
@@ -238,7 +239,7 @@ def test_upkeep_of_the_table_is_no_change(wh, clock, upkeep):
         if step == "tier":
             tier(table)
         elif step == "merge":
-            table.merge_inline()
+            merge_inline(table)
         elif step == "maintain":
             clock.advance(9 * DAY_MS)
             table.maintain()
@@ -310,7 +311,7 @@ def test_a_change_between_the_look_and_the_record_is_found(wh, other_process, mo
             table.fast_forward("audit")
     assert ids(table) == [*range(6), 50]
     assert ids(branch) == [0, 2, 3, 4, 5]
-    with pytest.raises(CommitConflictError, match="takes no more rows"):
+    with pytest.raises(CommitConflictError, match="accepts no more rows"):
         add(branch, 60)  # it was sealed by then
     table.drop_branch("audit")
     table.create_branch("audit")
@@ -474,8 +475,8 @@ def test_rows_with_offsets_that_another_engine_writes_again(table, engine):
     table.create_branch("fix")
     assert table.branch("fix").delete(where=[("id", "=", 9)]) == 1
     engine.rewrite()
-    assert record_newest(table.log, table.open_lake().with_state(table.refresh()))
-    with pytest.raises(CommitConflictError, match="another engine wrote their files again"):
+    assert record_latest_snapshot(table.log, table.open_lake().with_state(table.refresh()))
+    with pytest.raises(CommitConflictError, match="another engine rewrote or dropped their files"):
         table.fast_forward("fix")
     assert ids(table.to_arrow()) == [0, 1, 2, 3, 4, 5, 9]
 

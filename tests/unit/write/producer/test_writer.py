@@ -385,7 +385,7 @@ def test_a_closed_writer_accepts_no_rows(table):
     writer.close()
     writer.close()
     writer.flush()
-    with pytest.raises(WriterStoppedError, match="closed; open another"):
+    with pytest.raises(WriterStoppedError, match="closed; open a new writer"):
         writer.send({"id": 1})
     with table.writer() as another:
         another.send({"id": 1})
@@ -575,7 +575,7 @@ def test_writers_that_take_an_id_from_each_other_all_the_time(table, other, monk
         return commit(log, *given, **named)
 
     monkeypatch.setattr(CommitLog, "commit", late)
-    with pytest.raises(CommitConflictError, match="an id of its own"):
+    with pytest.raises(CommitConflictError, match="a separate id"):
         table.writer(producer_id="source")
     table.writer(producer_id="own", flush_ms=1).close()
 

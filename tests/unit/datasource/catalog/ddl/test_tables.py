@@ -20,7 +20,7 @@ from streamhouse_spark import (
     TableNotFoundError,
 )
 from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.warehouse import process_cache
 from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
 from unit.datasource.calls import Catalog, bucket, identity, struct
@@ -127,7 +127,7 @@ CLUSTERED = {"transform": "cluster_by", "columns": [["id"], ["dt"]], "arguments"
         ({"partitioning": [{**identity("x"), "columns": [["s", "a"]]}]}, InvalidOptionError, "inside a struct"),
         ({"partitioning": [CLUSTERED]}, InvalidOptionError, r"CLUSTER BY \(id, dt\): .*bucket.num and bucket.key"),
         ({"partitioning": [identity("nope")]}, SchemaMismatchError, "no column 'nope'"),
-        ({"schema": "a int, A int"}, SchemaMismatchError, "same name"),
+        ({"schema": "a int, A int"}, SchemaMismatchError, "expected names that differ"),
         ({"schema": "_bucket int"}, SchemaMismatchError, "reserved"),
     ],
 )
@@ -301,7 +301,7 @@ def test_files_without_partition_values_list_no_partition(catalog):
     table = catalog.connection.table("sales.t")
     table.append([{"x": 1, "s": "a"}])
     tier(table)
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     with lake.update_spec() as update:
         update.remove_field("s")
     lake.append(pa.table({"x": pa.array([2, 3], pa.int32()), "s": ["b", None]}))
@@ -310,7 +310,7 @@ def test_files_without_partition_values_list_no_partition(catalog):
     table.append([{"x": 4, "s": "c"}])
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [["a"], ["c"]], "as reads do until the log knows of the other rows"
-    record_newest(table.log, table.open_lake())
+    record_latest_snapshot(table.log, table.open_lake())
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [[None], ["a"], ["b"], ["c"]]
 

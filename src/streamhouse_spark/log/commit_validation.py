@@ -1,4 +1,4 @@
-"""Validation of a commit against a state: repeated transactions, and actions that the table does not accept. Pure."""
+"""Validation of a commit against a state: repeated transactions, and actions that the table does not accept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, ConfirmDeleted, MarkOrphans, Rename, Tombstone, Undrop
-from streamhouse_spark.log.delete_vectors import PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import PartitionDropRows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name_sum
 from streamhouse_spark.schema.partitioning import SetPartitioning
@@ -41,13 +41,13 @@ _NOT_ON_A_BRANCH: Final = (
 def find_stored_outcome(
     entry: TransactionEntry | None, transaction: Transaction, table: str
 ) -> TransactionEntry | None:
-    """Return the outcome of a transaction that is stored already; None if it must be written.
+    """Return the stored outcome of a transaction; None if the transaction must be written.
 
-    An older version than the stored one was stored before: for a batch write the outcome has no offsets. For a stream
-    it is an error. Spark repeats at most its last batch, so the query's checkpoint is older than the table.
+    A version below the stored one was stored before. The outcome of such a batch write has no offsets. For a stream the
+    version is an error: Spark repeats at most its last batch, so the query's checkpoint is older than the table.
 
     Raises `TransactionConflictError` for another query's id, `DifferentHistoryError` for a batch that contradicts the
-    stored ones, `CommitConflictError` if it follows another version than the stored one.
+    stored batches, `CommitConflictError` if the transaction must follow another version than the stored one.
     """
     _require_followed(entry, transaction, table)
     if entry is None:
@@ -61,8 +61,8 @@ def find_stored_outcome(
     if transaction.owner is not None and entry.owner is not None and transaction.owner != entry.owner:
         raise TransactionConflictError(
             f"application id {transaction.app_id!r} of {table} belongs to query {entry.owner}, found query "
-            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId, or forget this one "
-            f"(Table.forget_transactions({transaction.app_id!r})) if its rows may be written again",
+            f"{transaction.owner}: was the checkpoint deleted? Choose another txnAppId. If the rows may be written "
+            f"again, run Table.forget_transactions({transaction.app_id!r})",
         )
     batch = transaction.batch
     if transaction.version > entry.version:
@@ -89,9 +89,9 @@ def _require_followed(entry: TransactionEntry | None, transaction: Transaction, 
     if entry is not None and stored == transaction.version and (None in (entry.batch, batch) or entry.batch == batch):
         return
     raise CommitConflictError(
-        f"version {transaction.version} of application {transaction.app_id!r} of {table} follows "
-        f"{transaction.follows}, and {stored} is stored: another writer of this application was faster; nothing was "
-        "written, continue where the stored version ends"
+        f"version {transaction.version} of application {transaction.app_id!r} of {table} follows version "
+        f"{transaction.follows}, but version {stored} is stored: another writer of this application committed first; "
+        "nothing was written, continue after the stored version"
     )
 
 
@@ -102,9 +102,9 @@ def _require_next(entry: TransactionEntry, transaction: Transaction, table: str)
     if records_each and recorded_each and transaction.version != entry.version + 1:
         before = f"Transaction({transaction.app_id!r}, {transaction.version - 1}, {transaction.owner!r})"
         raise DifferentHistoryError(
-            f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: the table has its batches up "
-            f"to {entry.version}, but the query's checkpoint has completed later ones: the table was restored from an "
-            "older copy. Nothing was written. Start with a new checkpointLocation and another txnAppId to write all "
+            f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: the table has the batches up "
+            f"to {entry.version}, but the query's checkpoint has completed later batches: the table was restored from "
+            "an older copy. Nothing was written. Start with a new checkpointLocation and another txnAppId to write all "
             f"rows; or, to skip the rows of the missing batches, first run Table.append([], transaction={before})"
         )
 
@@ -115,21 +115,22 @@ def _older_checkpoint_error(
     where = f" (commit {entry.commit})" if entry.commit else ""
     return DifferentHistoryError(
         f"batch {transaction.version} of stream {transaction.app_id!r} into {table}: {finding}{where}, "
-        "so the query's checkpoint is an older copy, or was truncated, and this batch may have other rows than the "
-        "stored one. Nothing was written. Restore the latest checkpoint; or, if rows may be written twice, run "
+        "so the query's checkpoint is an older copy, or was truncated, and the stored batch may have other rows than "
+        "this batch. Nothing was written. Restore the latest checkpoint; or, if rows may be written twice, run "
         f"Table.forget_transactions({transaction.app_id!r}), or start with a new checkpointLocation (and txnAppId)"
     )
 
 
 def find_stored_transaction(state: TableState, transaction: Transaction | None) -> TransactionEntry | None:
-    """Return the stored outcome of a transaction, if this version or a later one is stored.
+    """Return the stored outcome of a transaction, if its version or a later version is stored.
 
-    It has no offsets if a later version is stored, or if the writer has not written for ``table.transactions.ttl``.
-    Raises as `find_stored_outcome`, and `IdempotencyKeyReusedError` for another request with a stored key.
+    The outcome has no offsets if a later version is stored, or if the writer has not written for
+    ``table.transactions.ttl``. Raises the errors of `find_stored_outcome`, `TableNotFoundError`, and
+    `IdempotencyKeyReusedError` for another request with a stored key.
     """
     if transaction is None:
         return None
-    require_not_dropped(state)  # a stored outcome is wrong then: the rows were dropped with the table
+    require_not_dropped(state)  # the rows of a stored outcome were dropped with the table
     if transaction.request_key is not None:
         return _find_request_outcome(state, transaction, transaction.request_key)
     entry = state.transactions.get(transaction.app_id)
@@ -142,29 +143,29 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
 
 
 def _find_request_outcome(state: TableState, transaction: Transaction, key: str) -> TransactionEntry | None:
-    """Return the stored outcome of a request. Raises `IdempotencyKeyReusedError` if another one has the key."""
+    """Return the stored outcome of a request. Raises `IdempotencyKeyReusedError` if another request has the key."""
     entry = state.request_keys.get(key)
     if entry is None:
         return None
     if transaction.batch is None or transaction.batch.fingerprint != entry.fingerprint:
         raise IdempotencyKeyReusedError(
             f"the Idempotency-Key of this request to {state.name} belongs to another request (commit {entry.commit}), "
-            "with another body or other parameters; nothing was written, send new rows with a new key"
+            "with another body or other parameters; nothing was written, send new requests with a new key"
         )
     return TransactionEntry(0, None, entry.commit, entry.offsets, transaction.batch, entry.time_ms)
 
 
 def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f"{name} is a branch, which takes and gives rows alone: {doing} is for its table; do it there, or publish the "
+        f"{name} is a branch, which supports only reads and writes of rows, not {doing}; use its table, or publish the "
         "branch first (fast_forward)"
     )
 
 
 def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> None:
-    """Raise for actions that a branch does not accept, so that publishing it loses none of its records.
+    """Raise for actions that a branch does not accept, so that its publication loses no change.
 
-    Raises `CommitConflictError` for rows of a branch that is being published, `InvalidOptionError` for actions that
+    Raises `CommitConflictError` for rows while the branch is being published, `InvalidOptionError` for actions that
     only a table supports.
     """
     mark = BranchMark.of_properties(state.properties)
@@ -172,8 +173,8 @@ def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> 
         return
     if mark.is_sealed and act.moves_rows(actions):
         raise CommitConflictError(
-            f"branch {mark.name!r} ({state.name}) is being published and takes no more rows; nothing was written, "
-            "write to the table, or make another branch"
+            f"branch {mark.name!r} ({state.name}) is being published and accepts no more rows; nothing was written, "
+            "write to the table, or create another branch"
         )
     for action in actions:
         is_seal = isinstance(action, act.SetProperties) and set(action.changed) == {BRANCH} and not action.removed
@@ -184,7 +185,7 @@ def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> 
 def require_writable(state: TableState, transaction: Transaction | None) -> None:
     """Raise `InvalidOptionError` for rows of a materialized table that are not from its refresh.
 
-    The next refresh adds to the existing rows, so that they would stay wrong.
+    The next refresh would not correct them: it only adds to the existing rows.
     """
     if VIEW in state.properties and (transaction is None or transaction.app_id != REFRESHES):
         raise InvalidOptionError(
@@ -208,7 +209,7 @@ def require_not_dropped(state: TableState) -> None:
     """Raise `TableNotFoundError` for a dropped table."""
     if state.dropped and BRANCH in state.properties:
         raise TableNotFoundError(
-            f"branch {state.name} was published or dropped; read its table, or make another branch"
+            f"branch {state.name} was published or dropped; read its table, or create another branch"
         )
     if state.dropped:
         raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; open it again by its name")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import CorruptDataError
 
 SPACING: Final = 16

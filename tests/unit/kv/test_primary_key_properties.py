@@ -7,7 +7,7 @@ import pytest
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.config.table_properties import is_keyed_property
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge, VersionedMerge
-from streamhouse_spark.kv.table_config import (
+from streamhouse_spark.kv.primary_key_properties import (
     Aggregate,
     KeyedProperties,
     engine_of,

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.log.history_epochs import NO_ANCHORS, SPACING, HistoryIndex, HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import NO_ANCHORS, SPACING, HistoryIndex, HistoryPoint, HistoryRelation
 
 
 def history(length, *, forked_at=None, rows=lambda number: True):

@@ -7,7 +7,7 @@ import pytest
 from streamhouse_spark import OffsetRange, Transaction, Warehouse
 from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
-from streamhouse_spark.log.idempotency import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
+from streamhouse_spark.log.commit_validation import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
 from streamhouse_spark.log.record import transaction_from_json, transaction_to_json
 from streamhouse_spark.log.transactions import CompactedTransaction, TransactionEntry, name_sum
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -108,7 +108,7 @@ def test_a_stream_batch_comes_back_from_a_checkpoint(wh, store):
 
 @pytest.mark.parametrize(("version", "follows"), [(7, 4), (7, 6), (7, -1), (4, 3)])
 def test_a_version_that_follows_another_one_than_the_stored_is_refused(version, follows):
-    with pytest.raises(CommitConflictError, match=f"follows {follows}, and 5 is stored"):
+    with pytest.raises(CommitConflictError, match=f"follows version {follows}, but version 5 is stored"):
         find_stored_outcome(STORED, Transaction("app", version, follows=follows), "d.t")
 
 
@@ -117,10 +117,10 @@ def test_a_version_that_follows_the_stored_one_is_new_and_comes_again_later():
     assert find_stored_outcome(STORED, Transaction("app", 5, follows=2), "d.t") is STORED
     again = Transaction("app", 5, batch=STORED.batch, follows=2)
     assert find_stored_outcome(STORED, again, "d.t") is STORED
-    with pytest.raises(CommitConflictError, match="follows 2, and 5 is stored"):
+    with pytest.raises(CommitConflictError, match="follows version 2, but version 5 is stored"):
         find_stored_outcome(STORED, replace(again, batch=StreamBatch("another five")), "d.t")
     assert find_stored_outcome(None, Transaction("app", 5, follows=-1), "d.t") is None
-    with pytest.raises(CommitConflictError, match="follows 2, and -1 is stored"):
+    with pytest.raises(CommitConflictError, match="follows version 2, but version -1 is stored"):
         find_stored_outcome(None, Transaction("app", 5, follows=2), "d.t")
 
 

@@ -188,12 +188,12 @@ def checkpoint_hint_key(table_uuid: str) -> str:
     return f"{checkpoints_prefix(table_uuid)}hint"
 
 
-def floors_prefix(table_uuid: str) -> str:
+def watermarks_prefix(table_uuid: str) -> str:
     return f"{table_prefix(table_uuid)}floors/"
 
 
-def floor_key(table_uuid: str, number: int) -> str:
-    return f"{floors_prefix(table_uuid)}{number:020d}"
+def watermark_key(table_uuid: str, number: int) -> str:
+    return f"{watermarks_prefix(table_uuid)}{number:020d}"
 
 
 def segments_prefix(table_uuid: str) -> str:
@@ -221,7 +221,7 @@ def tag_key(table_uuid: str, tag_uuid: str) -> str:
 
 
 def parse_number(key: str) -> int | None:
-    """Return the number at the end of a commit, checkpoint or floor key; None for any other key."""
+    """Return the number at the end of a commit, checkpoint or watermark key; None for any other key."""
     match = _NUMBER.fullmatch(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
