@@ -19,7 +19,7 @@ from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapsho
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 from unit.table.versioning.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -156,7 +156,7 @@ def test_the_hot_log_of_a_branch_is_merged_as_that_of_a_table(wh):
         add(branch, number)
     delete(branch, 12)
     merge_inline(branch)
-    branch.merge_small()
+    merge_small(branch)
     add(branch, 20)
     table.fast_forward("audit")
     assert ids(table) == [*range(6), 10, 11, *range(13, 21)]
