@@ -120,7 +120,7 @@ def test_a_client_beyond_its_limit_is_throttled_alone(app):
 
 
 def test_a_stream_ends_with_its_token(warehouse):
-    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], ends_s=0.0)
+    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], expires_s=0.0)
     app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(TOKENS["shop"]): ended})))
     answer = client_of(app, "shop").get("/api/v1/tables/sales.orders/changes?from=earliest")
     assert answer.status_code == 200

@@ -174,7 +174,7 @@ def test_streams_have_a_limit_and_end_with_their_clients(warehouse, monkeypatch)
 
 
 def test_a_stream_ends_with_its_token(warehouse):
-    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], ends_s=0.0)
+    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], expires_s=0.0)
     options = ServeOptions(lambda: Access({digest_of(TOKENS["shop"]): ended}))
     wrong = pytest.raises(flight.FlightUnauthenticatedError, match="the token has expired")
     with flights(warehouse, options) as server, wrong:
