@@ -199,16 +199,19 @@ def read_batches(
     filter: pc.Expression | None = None,
     node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read all tasks in order: the metadata columns, then the plan's columns, of the rows that match the filter.
 
     All matching rows satisfy ``node``, a cheap pre-filter. Other rows may be returned without ``filter``; they are
-    skipped if that saves reading them.
+    skipped if that saves reading them. ``threads`` decodes lake files with all of Arrow's threads.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
-    reader = ScanTaskReader(table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss)
+    reader = ScanTaskReader(
+        table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss, threads=threads
+    )
     batches = (batch for task in plan.pieces for batch in reader.batches(task))
     if plan.binlog_start is None:
         yield from batches
@@ -274,6 +277,7 @@ class ScanTaskReader:
         node: Node = ALWAYS_TRUE,
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
+        threads: bool = False,
     ) -> None:
         """Small lake files are prefetched in growing windows. The first window has ``files_first`` files."""
         self._table = table
@@ -282,6 +286,7 @@ class ScanTaskReader:
         self._filter = filter
         self._node = node
         self._fail_on_data_loss = fail_on_data_loss
+        self._threads = threads
         self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
@@ -472,7 +477,7 @@ class ScanTaskReader:
     ) -> Iterator[pa.RecordBatch]:
         how, files = self._projection, self._lake
         return read_lake_split(
-            files, split, how, filter=self._filter, node=self._node, deleted=deleted, threads=threads
+            files, split, how, filter=self._filter, node=self._node, deleted=deleted, threads=threads or self._threads
         )
 
     def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:

@@ -473,8 +473,8 @@ def _schema_of_rows(rows: Any) -> pa.Schema:
         return pa.RecordBatchReader.from_stream(rows).schema
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(
-            f"the schema is a {kind.__name__}, expected a pyarrow.Schema, a Spark DDL string, a StructType, or a frame or "
-            "other rows whose columns the table gets"
+            f"the schema is a {kind.__name__}, expected a pyarrow.Schema, a Spark DDL string, a StructType, or a frame "
+            "or other rows whose columns the table gets"
         ) from error
 
 
