@@ -190,6 +190,9 @@ ELSEWHERE = {
     "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),
+    "end this follower, and give followers": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
+    ),
     "tag versions while they are new": (
         "unit/table/versioning/test_tags.py::test_a_version_of_which_files_were_marked_gets_none_and_a_later_one_does"
     ),
