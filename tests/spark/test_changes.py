@@ -418,7 +418,7 @@ def test_streams_that_cannot_go_on(spark, wh, keyed, checkpoint):
             streamed(source, checkpoint, "stopped")
     spark.sql(f"DROP TABLE {keyed}")
     spark.sql(f"CREATE TABLE {keyed} (id BIGINT, name STRING, n INT, PRIMARY KEY (id))")
-    with pytest.raises(PySparkException, match="DIFFERENT_HISTORY: the checkpoint is of table"):
+    with pytest.raises(PySparkException, match="DIFFERENT_HISTORY: the checkpoint belongs to table"):
         streamed(spark.readStream.changes(keyed), checkpoint, "stopped")
 
 

@@ -384,7 +384,7 @@ class Scan(Scannable):
     def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
         """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
         library = require_library("polars")
-        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter))
+        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter), rechunk=False)
         return frame
 
     def count(self, *, filter: FilterLike | None = None) -> int:
@@ -436,7 +436,7 @@ class PlannedSource(RowSource):
         def read(planned: PlannedScan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             projection = planned.projection
             plan = planned.sources.plan(planned.table)
-            batches = read_batches(planned.table, plan, filter=projection.filter, node=projection.node)
+            batches = read_batches(planned.table, plan, filter=projection.filter, node=projection.node, threads=True)
             first = next(batches, None)  # fails here if the snapshot expired, so that another one can be read
             return projection.schema, map(projection.finish, chain(() if first is None else (first,), batches))
 
