@@ -117,7 +117,7 @@ def test_a_stream_that_fails_adds_nothing(table):
 
 @pytest.mark.parametrize("rows", [pa.chunked_array([[1, 2]]), pl.Series([1, 2])], ids=["arrow", "polars"])
 def test_a_column_is_no_stream_of_rows(table, rows):
-    with pytest.raises(SchemaMismatchError, match="give it columns with names"):
+    with pytest.raises(SchemaMismatchError, match="pass named columns"):
         table.append(rows)
 
 
