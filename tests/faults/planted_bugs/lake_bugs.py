@@ -444,7 +444,7 @@ LAKE_BUGS = (
         Patch(
             paimon_maintain,
             "carry_offsets",
-            lambda place: LakeOffsets({}).to_properties(place.spec.table_uuid),
+            lambda binding: LakeOffsets({}).to_properties(binding.spec.table_uuid),
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),
