@@ -159,7 +159,7 @@ def test_a_lake_from_before_a_round_is_an_error(place):
     place.tier()
     place.put_back(place.lake_paths, "lake")
     place.add(5)
-    says = r"put back to an older copy|was rolled back below the recorded offsets.*streamhouse retier"
+    says = r"an older copy was restored|was rolled back below the recorded offsets.*streamhouse retier"
     refused(place, LakeRolledBackError, says, place.tier, place.table().maintain)
     assert place.ids() == [1, 2, 3, 4, 5], "the log has what the lake lacks"
     place.table().retier()
@@ -179,7 +179,7 @@ def test_a_lake_of_before_rows_that_the_log_has_no_longer(place, way):
     place.back_up(place.lake_paths, "newest")
     place.put_back(place.lake_paths, "lake")
     place.add(5)
-    says = r"put back to an older copy|was rolled back below the recorded offsets"
+    says = r"an older copy was restored|was rolled back below the recorded offsets"
     refused(place, LakeRolledBackError, says, place.ids, place.tier, place.table().maintain)
     with pytest.raises(OffsetsTrimmedError, match="4 rows that the hot log no longer has"):
         place.table().retier()

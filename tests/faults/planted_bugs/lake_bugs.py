@@ -444,7 +444,7 @@ LAKE_BUGS = (
         Patch(
             paimon_maintain,
             "carry_offsets",
-            lambda place: LakeOffsets({}).to_properties(place.spec.table_uuid),
+            lambda binding: LakeOffsets({}).to_properties(binding.spec.table_uuid),
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),
@@ -457,7 +457,7 @@ LAKE_BUGS = (
     PlantedBug(
         "Paimon expiry deletes files that are still needed",
         Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
-    ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is gone"),
+    ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is missing"),
     PlantedBug(
         "Iceberg expiry does not check for new tags", Patch(iceberg_expiry, "require_unchanged_refs", lambda: ())
     ).found_by(a_tag_that_is_made_while_snapshots_expire, "SnapshotExpiredError: ...has no tag or branch 'audit'"),

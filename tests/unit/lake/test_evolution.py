@@ -210,10 +210,10 @@ class TestRaces:
         table.append([{"id": 1, "c": "x", "a": 7}])
         tier(table)
         before = lake.fields_of(table)
-        with pytest.raises(CommitConflictError, match=r"schema 1 of sales\.orders is older"):
+        with pytest.raises(CommitConflictError, match=r"newer than schema 1 of sales\.orders"):
             stale.create_or_evolve()
         for work in (stale.compact, stale.write_context):
-            with pytest.raises(CommitConflictError, match="try again"):
+            with pytest.raises(CommitConflictError, match="retry"):
                 work()
         table.append([{"id": 3, "c": "y", "a": 8}])
         job.run(run_tasks_locally(old.storage, old.settings, old.world))

@@ -200,7 +200,7 @@ def test_older_columns_read_null_from_a_compacted_file(new_lake, memory):
         tier(lake, rows_from(3 * i))
     wider = new_lake(memory, TableSchema.of("id bigint, name string, more int"))
     tier(wider, pa.table({"id": [15], "name": ["n15"], "more": pa.array([7], pa.int32())}))
-    with pytest.raises(CommitConflictError, match=r"has the columns more|are more besides"):
+    with pytest.raises(CommitConflictError, match=r"has other columns: more"):
         lake.compact()
     assert wider.compact().files_removed == COMPACT_FILES_MIN + 1
     read = lake_rows(wider, wider.plan_read()).sort_by("id")
@@ -230,7 +230,7 @@ def test_a_round_that_lands_during_a_compaction_stays(lake, module, new_lake, me
 
 def test_two_compactions_at_once_keep_every_row_once(lake, module, new_lake, memory, monkeypatch):
     _during_the_merge(monkeypatch, module, lambda: new_lake(memory).compact())
-    with pytest.raises(CommitConflictError, match="no longer live"):
+    with pytest.raises(CommitConflictError, match=r"no longer live|removed the file"):
         lake.compact()
     assert sorted(row["id"] for row in all_rows(lake)) == list(range(24))
 
@@ -241,7 +241,7 @@ def test_a_truncation_that_lands_during_a_compaction_wins(lake, module, new_lake
         other.commit([], expected={0: 24}, new={0: 24}, context=other.write_context(), starts={0: 24})
 
     _during_the_merge(monkeypatch, module, truncate)
-    with pytest.raises(CommitConflictError, match="no longer live"):
+    with pytest.raises(CommitConflictError, match=r"no longer live|removed the file"):
         lake.compact()
     assert all_rows(lake) == []
 

@@ -223,8 +223,7 @@ class FileCatalog(MetastoreCatalog):
         identifier = table.name()
         key = self._key(identifier)
         base = self._newest(key, from_number=version_number(table.metadata_location))
-        if (move := self._move(key, base.metadata)) is not None:
-            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
+        self._require_home(key, base.metadata)
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
                 f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
@@ -452,6 +451,10 @@ class FileCatalog(MetastoreCatalog):
         return Move.to(root, self._storage.url)
 
     # -- unsupported operations -----------------------------------------------------------------------------------
+
+    def _require_home(self, key: str, metadata: TableMetadata) -> None:
+        if (move := self._move(key, metadata)) is not None:
+            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
         self._refuse("registering a table: create it here, or use another catalog")

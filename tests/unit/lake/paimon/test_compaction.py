@@ -311,7 +311,7 @@ def test_snapshots_that_vanish_while_files_are_looked_for_are_a_conflict(lake, m
         return read(key)
 
     monkeypatch.setattr(memory, "read", vanish)
-    with pytest.raises(CommitConflictError, match="try again"):
+    with pytest.raises(CommitConflictError, match="retry"):
         _expire(lake, keep_last=2)
 
 
