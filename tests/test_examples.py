@@ -26,7 +26,7 @@ PRINTS = {
     "08_wide_profile": "1 ann Oslo 8 /sale\n2 bob Rome None /help\n3 None None 9 None",
     "09_cdc_into_sums": "an update and a deletion: {'ann': (0, 0), 'bob': (1, 15)}",
     "10_event_producer": "1000 events, each once and in order",
-    "11_debezium_orders": "2 bob -0.07 2026-01-01 01:00:00 2026-01-03\n  unread at {4}: it is no JSON object",
+    "11_debezium_orders": "2 bob -0.07 2026-01-01 01:00:00 2026-01-03\n  unread at {4}: it is not a JSON object",
     "medallion": "gold has the revenue of silver's orders",
     "shop": "after corrections: {'mail': (2, 30)}\nclicks in the lake: {'/': 3, '/cart': 21}",
 }
@@ -58,7 +58,7 @@ def test_an_example_says_what_it_needs(path):
     block = re.match(r"# /// script\n((?:# .*\n)+?)# ///\n", path.read_text("utf-8"))
     assert block is not None
     header = tomllib.loads(re.sub(r"^# ", "", block[1], flags=re.MULTILINE))
-    assert header["requires-python"] == ">=3.11,<3.14"
+    assert header["requires-python"] == ">=3.11,<3.15"
     assert header["dependencies"][0].startswith("streamhouse-spark")
 
 

@@ -66,10 +66,10 @@ class ErrorKind(enum.Enum):
 class StreamhouseError(Exception):
     """Base of all errors of this package. ``kind`` shows what a caller can do."""
 
-    kind = ErrorKind.INTERNAL
+    kind: ErrorKind = ErrorKind.INTERNAL
 
     def __init__(self, message: str, *, condition: str | None = None) -> None:
-        self.condition = condition or _condition_name(type(self).__name__)
+        self.condition: str = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
         message = truncate_message(message)
         super().__init__(message if message.startswith(prefix) else prefix + message)

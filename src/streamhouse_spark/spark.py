@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 @validate_arguments
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``format("streamhouse")`` with a session and return the session.
+    """Register ``format("streamhouse")`` with a session, and return the session.
 
-    Not needed if the package was installed before the session started, because Spark then finds the data source itself.
+    This is not necessary if the package was installed before the session started, because then Spark finds the data
+    source.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     from streamhouse_spark.datasource.source import StreamhouseDataSource
@@ -43,19 +44,20 @@ def configure(
     catalog: str = "streamhouse",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession.Builder:
-    """Configure a session with the SQL catalog of a warehouse and return the builder.
+    """Configure a session with the SQL catalog of a warehouse, and return the builder.
 
     ::
 
         spark = streamhouse_spark.configure(SparkSession.builder, warehouse=W).getOrCreate()
         spark.sql("SELECT count(*) FROM streamhouse.sales.orders")
 
-    ``catalog`` is the catalog's name in SQL. Call this again with another name to add another warehouse. ``settings``
-    are those of `Warehouse`. They become session configuration, so prefer the default AWS credential chain for
-    credentials. The builder's jars are kept, and a running session gets the jar too.
+    ``catalog`` is the catalog's name in SQL. Call this function again with another name to add another warehouse.
+    ``settings`` are the settings of `Warehouse`. They become session configuration, so use the default AWS credential
+    chain instead of explicit credentials if possible. Jars of the builder are kept. If a session is running, the jar is
+    added to it.
 
-    With a local master, which is the default, workers run the calling Python unless ``PYSPARK_PYTHON`` or
-    ``spark.pyspark.python`` names another. Set any other master before this call.
+    With a local master, which is the default, workers use the Python of this process, unless ``PYSPARK_PYTHON`` or
+    ``spark.pyspark.python`` is set. Set a master that is not local before this call.
 
     Raises `InvalidOptionError` for a name that SQL cannot use and for unknown settings.
     """
@@ -74,12 +76,12 @@ def tier(
     *,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, TieringReport]:
-    """Move rows from the hot logs into the lakes; returns a report per table.
+    """Move rows from the hot logs into the lakes, and return a report per table.
 
-    When it returns, every row committed before the call is in the lake, in one or more lake snapshots, regardless of
-    the table's freshness. ``tables`` are names; by default all tables with a lake are tiered. ``settings`` are those of
-    `Warehouse`. Safe to run concurrently with other calls and services. A failing table does not stop the others: its
-    error is raised after they are done.
+    When the call returns, every row that was committed before it is in the lake, in one or more lake snapshots. The
+    table's freshness has no effect. ``tables`` are names; by default all tables with a lake are tiered. ``settings``
+    are the settings of `Warehouse`. Safe to run concurrently with other calls and services. An error of a table is
+    raised after all other tables are tiered.
 
     Raises:
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse does not exist.
@@ -105,14 +107,16 @@ def optimize(
     dry_run: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> CompactReport:
-    """Lay out a table's lake rows by columns, as ``table.lake.optimize`` does, with Spark tasks that write the files.
+    """Cluster the rows of a table's lake by columns, like ``table.lake.optimize``. Spark tasks write the files.
 
-    ``order_by`` is ``a, b`` or ``zorder(a, b)``. ``where`` is a condition in SQL: only files that may contain matching
-    rows are rewritten. A task writes the files of one bucket and partition, at most one gigabyte. **Commit point:** the
-    lake's commits, of 16 gigabytes each. A failed or cancelled job commits nothing of the current one, and its files
-    are orphans. Rows, their offsets and older snapshots are unchanged. Works with Spark Connect.
+    ``order_by`` is ``a, b`` or ``zorder(a, b)``. ``where`` is a condition in SQL; only files that may contain matching
+    rows are rewritten. A task writes the files of one bucket and partition, at most one gigabyte. Rows, their offsets
+    and older snapshots are unchanged. Supports Spark Connect.
 
-    Raises as ``table.lake.optimize`` does, and `InvalidOptionError` for a condition that cannot be parsed.
+    **Commit point:** the lake's commits, of up to 16 gigabytes each. A failed or cancelled job does not make its
+    current commit, and leaves orphan files.
+
+    Raises the errors of ``table.lake.optimize``, and `InvalidOptionError` for a condition that cannot be parsed.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
@@ -137,29 +141,28 @@ def lookup_join(
     max_staleness_ms: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Join a batch or a stream with the current rows of a primary-key table, by key lookups.
+    """Join a batch or a stream with the current rows of a primary-key table, using lookups by key.
 
     ::
 
         orders = spark.readStream.format("streamhouse").option("warehouse", W).load("sales.orders")
         with_names = streamhouse_spark.lookup_join(orders, "sales.customers", on={"customer": "id"}, columns=["name"])
 
-    Each task looks up the keys of its rows, one Arrow batch at a time, in the tablets of its host. Nothing is shuffled,
-    broadcast or kept as query state. The first task on a host reads the table's log into the local cache.
+    Each task looks up the keys of its rows, one Arrow batch at a time, in the tablets of its host. The join needs no
+    shuffle, broadcast or query state. The first task on a host reads the table's log into the local cache.
 
-    ``on`` names the columns that must be equal: a list if they have the same names on both sides, or a mapping of
-    columns of ``df`` to columns of the table. They are the whole primary key, or its first columns; with a prefix, a
-    row of ``df`` is returned once per matching row. Null keys match nothing. ``columns`` are the columns to add, by
-    default all that ``on`` does not name, each prefixed with ``prefix``. ``how`` is ``"left"``, with nulls for rows
-    without a match, or ``"inner"``. The order of the rows is preserved.
+    ``on`` names the columns that must be equal: a list if they have the same names in ``df`` and the table, or a
+    mapping of columns of ``df`` to columns of the table. They are the whole primary key, or its first columns; then a
+    row of ``df`` is returned once per matching row. Null keys match no row. ``columns`` are the columns to add, by
+    default all columns that are not in ``on``. Their names get the prefix ``prefix``. ``how`` is ``"left"``, with nulls
+    for rows without a match, or ``"inner"``. The order of the rows is preserved.
 
-    **Freshness:** a batch sees the rows that are current at its lookup: every write committed before, on remote storage
-    with a delay of up to a second, or of up to ``max_staleness_ms``. Two batches of a query may see different rows of
-    the table, and a replayed micro-batch may see newer ones. If results must follow changes of the table, use
-    `delta_join`.
+    **Freshness:** a batch sees every write that was committed before its lookup. On remote storage, writes of the last
+    second, or of the last ``max_staleness_ms``, may be missing. Two batches of a query may see different rows of the
+    table, and a replayed micro-batch may see newer rows. If results must follow changes of the table, use `delta_join`.
 
     ``warehouse`` is a directory or URL. It defaults to the environment variable STREAMHOUSE_WAREHOUSE, then to the
-    session's catalog ``streamhouse``. ``settings`` are those of `Warehouse`. Works with Spark Connect.
+    session's catalog ``streamhouse``. ``settings`` are the settings of `Warehouse`. Supports Spark Connect.
 
     Raises, before anything runs:
         TableNotFoundError, WarehouseNotFoundError: the table or the warehouse does not exist.
@@ -192,7 +195,7 @@ def delta_join(
     max_offsets_per_trigger: int | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep a table equal to the join of two primary-key tables, with a stream of the changes of both.
+    """Keep a table equal to the join of two primary-key tables, with a stream of the changes of both tables.
 
     ::
 
@@ -200,36 +203,36 @@ def delta_join(
             spark, "sales.orders", "sales.payments", on="order_id", into="sales.paid_orders", checkpoint=C, warehouse=W
         )
 
-    For each change of one side, the query looks up the matching rows of the other side and upserts the joined rows into
-    ``into`` or deletes them. It keeps no state, however large the tables are and however old a match is. Each host
-    caches the rows of the three tables locally.
+    For each change of one side, the query looks up the matching rows of the other side, and upserts the joined rows
+    into ``into`` or deletes them. The query keeps no state, even for large tables and old matches. Each host caches the
+    rows of the three tables locally.
 
-    **Requirements.** ``on``, a list of names or a mapping of columns of ``left`` to columns of ``right``, names a
-    prefix of both primary keys, or all of them: it is the index for the lookups. ``into`` must exist. Its primary key
-    is the columns of the left key followed by those of the right key that are not in ``on``. Its other columns have the
-    name and type of a column of ``left``, or of ``right`` with ``prefix`` before the name. If it does not exist, the
-    error contains the statement that creates it. ``columns`` limits the written columns; it must name all columns of
-    ``into``, because whole rows are written. ``how="left"`` also keeps rows of ``left`` without a match. It requires
-    ``on`` to be the whole primary key of ``right``.
+    **Requirements.** ``on`` is a list of names, or a mapping of columns of ``left`` to columns of ``right``. The
+    columns must be the first columns, or all columns, of each primary key, because the lookups use them as an index.
+    ``into`` must exist; if it does not, the error contains a statement that creates it. The primary key of ``into`` has
+    the columns of the left key, followed by the columns of the right key that are not in ``on``. Its other columns have
+    the name and type of a column of ``left``, or of a column of ``right`` with ``prefix`` before the name. ``columns``
+    limits the written columns; it must name all columns of ``into``, because whole rows are written. ``how="left"``
+    also keeps rows of ``left`` without a match. It requires that ``on`` is the whole primary key of ``right``.
 
     **Guarantees.** Rows of ``into`` are always computed from the current rows of both sides. When the stream has
     processed all changes, ``into`` is exactly the join of both tables, regardless of replays, restarts and concurrent
-    changes. Each micro-batch is stored once. In between, ``into`` may show a row of one side with an older or newer row
-    of the other. No other writer may write to ``into``: a second delta join is rejected.
+    changes. Each micro-batch is stored once. Before that, ``into`` may combine a row of one side with an older or newer
+    row of the other side. No other writer may write to ``into``; a second delta join is rejected.
 
-    ``trigger`` is Spark's, such as ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
-    ``max_offsets_per_trigger`` limits the changes of each side per micro-batch (PySpark 4.2 or newer). ``warehouse``
-    and ``settings`` are as for `lookup_join`. Truncating or overwriting a side ends the query.
+    ``trigger`` is a trigger of Spark, such as ``{"availableNow": True}`` or ``{"processingTime": "10 seconds"}``.
+    ``max_offsets_per_trigger`` limits the changes of each side per micro-batch (PySpark 4.2 or newer). For
+    ``warehouse`` and ``settings`` see `lookup_join`. Truncating or overwriting a side ends the query.
 
-    **The logs of both sides** are retained until the query has processed them: it is a named consumer of each
-    (``delta_join.left.…``, ``delta_join.right.…``), recorded at its start and at most every 30 s, by its checkpoint. A
-    stopped query holds back trimming for the log's time to live plus a week. `Table.move_consumer` with None, or ``CALL
-    streamhouse.system.drop_consumer``, ends that. If a log was trimmed before the query starts, the query starts with
-    the rows of that side.
+    **The logs of both sides** are retained until the query has processed them. The query is a named consumer of each
+    log (``delta_join.left.…``, ``delta_join.right.…``), and records its position at the start and then at most every 30
+    s. A stopped query delays trimming for the log's time to live plus a week. `Table.move_consumer` with None, or
+    ``CALL streamhouse.system.drop_consumer``, ends the delay. If a log was trimmed before the query starts, the query
+    starts with the rows of that side.
 
     Raises, before anything runs:
         TableNotFoundError, WarehouseNotFoundError: a table or the warehouse does not exist.
-        SchemaMismatchError, InvalidOptionError: the tables cannot be joined so, or ``into`` cannot hold the join.
+        SchemaMismatchError, InvalidOptionError: the tables cannot be joined, or ``into`` cannot store the join.
     """
     require_part("spark", spark, "a SparkSession", "dataSource")
     require_texts("settings", settings)
@@ -267,41 +270,44 @@ def cdc(
     trigger: Mapping[str, Any] | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> StreamingQuery:
-    """Keep a table equal to a table of another database, with a stream of its change events.
+    """Replicate a table of another database into a table, from a stream of its change events.
 
     ::
 
         events = spark.readStream.format("kafka").option("subscribe", "shop.public.orders").load()
         query = streamhouse_spark.cdc(events, "shop.orders", checkpoint=C, warehouse=W, times="micros")
 
-    ``events`` is a streaming DataFrame with the text of an event in the column ``value``, as Kafka's source returns it.
+    ``events`` is a streaming DataFrame with the text of an event in the column ``value``, such as Kafka's source.
     ``into`` must exist, with the source's primary key. Columns match by name. Inserts, updates and snapshots become
     upserts, and deletes become deletes. An update that changes the key also deletes the old key. Null values (Kafka's
     tombstones), heartbeats and schema changes are skipped.
 
-    **Order.** Of a key's events in a micro-batch, the last one wins, ordered by the columns ``position``. The default,
-    ``offset``, is correct for Kafka, where all events of a key are in one partition. Micro-batches follow the order of
-    the source.
+    **Order.** If a micro-batch has several events of a key, the last event wins, in the order of the columns
+    ``position``. The default, ``offset``, is correct for Kafka, where all events of a key are in one partition.
+    Micro-batches follow the order of the source.
 
-    **Guarantees.** Each micro-batch is one commit record of ``into`` and is stored once. A batch is not written, and
-    the query fails, if an event cannot be read (no JSON, no key, a value that is not of its column's type, a null in a
-    NOT NULL column, a truncation) or its row is rejected by the table (a constraint, a text that is too long). With
-    ``dead_letter``, such events go to that table with the reason; the table is created if it does not exist. A column
-    that the table lacks also fails the query, unless ``new_columns`` is ``ignore``.
+    **Guarantees.** Each micro-batch is one commit record of ``into`` and is stored once. If an event cannot be read, or
+    the table rejects its row, the query fails before it writes the batch. An event cannot be read if it is not valid
+    JSON, is a truncation, or has no key, a value of another type, or a null in a NOT NULL column. The table rejects a
+    row that violates a constraint, or whose text is too long. With ``dead_letter``, such events are written to that
+    table with the reason; the table is created if it does not exist. The query also fails if an event has a column that
+    the table does not have, unless ``new_columns`` is ``ignore``.
 
     **Values.** ``times`` is the unit of numeric timestamps, and ``decimals`` the encoding of decimals, at any nesting
-    depth. Both are required for ``debezium-json`` if the table has such columns. An event with an embedded schema
-    (``schemas.enable=true``) is read by that schema; ``schema`` says that all events have one. Dates are days or
-    ``yyyy-mm-dd``, binary values base64. A value that its column would round or truncate is an error.
+    depth. They are required for ``debezium-json`` if the table has such columns. An event with an embedded schema
+    (``schemas.enable=true``) is read with that schema; use ``schema`` if all events have an embedded schema. Dates are
+    days or ``yyyy-mm-dd``, binary values base64. A value that does not fit its column without rounding or truncation is
+    an error.
 
     **Avro.** With ``debezium-avro``, the column ``value`` has bytes in Confluent's wire format. ``registry`` is the URL
-    of the schema registry, and ``registry_auth`` a user and password, or a token. The driver fetches a schema once,
-    when an event has its id. If the registry is unavailable for half a minute, the query fails and nothing of the batch
-    is written. ``avro_schema`` is the schema of events in plain Avro.
+    of the schema registry, and ``registry_auth`` a user and password, or a token. The driver fetches each schema once,
+    when an event has its id. If the registry is unavailable for half a minute, the query fails before it writes the
+    batch. ``avro_schema`` is the schema of events in plain Avro.
 
-    The package's jar, which the session needs (`configure`), parses the events in the JVM.
+    The package's jar parses the events in the JVM, so the session must have the jar (`configure`).
 
-    ``trigger`` is Spark's, such as ``{"availableNow": True}``. ``warehouse`` and ``settings`` are as for `lookup_join`.
+    ``trigger`` is a trigger of Spark, such as ``{"availableNow": True}``. For ``warehouse`` and ``settings`` see
+    `lookup_join`.
 
     Raises, before anything runs:
         TableNotFoundError, WarehouseNotFoundError: the table or the warehouse does not exist.
@@ -338,7 +344,7 @@ def materialize(
     properties: Mapping[str, str] | None = None,
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Materialize a query as a table that is refreshed from changes of its sources; returns its handle.
+    """Materialize a query as a table that is refreshed from changes of its sources, and return its handle.
 
     ::
 
@@ -347,27 +353,29 @@ def materialize(
         )
         view.refresh()
 
-    The table is created if it does not exist, and refreshed. The query reads tables of the session's catalog
-    ``streamhouse`` as ``database.table``. A `RefreshService` keeps the view no older than ``freshness``.
+    The table is created if it does not exist, and then refreshed. The query reads tables of the session's catalog
+    ``streamhouse`` as ``database.table``. A `RefreshService` refreshes the view as often as ``freshness`` requires.
 
-    **Guarantees.** A refresh is one commit of the table. It contains the changed rows and the versions of the sources,
-    which ``$lineage`` shows: readers see the query's result at one version of each source. A crash before the commit
-    changes nothing. Of two concurrent refreshes one commits, and a refresh without new rows commits nothing. If the
-    changes of a source are incomplete (it was truncated, restored, trimmed, or lost rows without a primary key), the
-    whole query is computed once and the differences are written; the report gives the reason. The rows pass through the
-    driver.
+    **Guarantees.** A refresh is one commit of the table, with the changed rows and the versions of the sources. So
+    readers see the query's result at one version of each source, which ``$lineage`` shows. A crash before the commit
+    changes nothing. If two refreshes run concurrently, one of them commits. A refresh without new rows does not commit.
+    If the changes of a source are incomplete, the refresh recomputes the full query and writes the differences, and the
+    report contains the reason. This happens after a source was truncated, restored or trimmed, or rows of a log table
+    were deleted. The rows pass through the driver.
 
     **Steps.** With ``step_rows``, a refresh processes about that many rows or changes of its sources per commit, or
-    more if no version in between can be read. A crash loses one step. An existing view keeps its number.
+    more if no version in between can be read. After a crash, only one step is repeated. An existing view keeps its
+    ``step_rows``.
 
     **Queries:** projections, filters, inner, left, full, semi and anti joins, GROUP BY with any aggregate that does not
-    depend on the order of rows, HAVING, DISTINCT, UNION, WITH, subqueries in FROM, and EXISTS and IN in WHERE. With
-    ``mode="full"`` any query is supported: each refresh computes it completely and writes the differences.
+    depend on the order of rows, HAVING, DISTINCT, UNION, WITH, subqueries in FROM, and EXISTS and IN in WHERE.
+    ``mode="full"`` supports any query: each refresh recomputes the full query and writes the differences.
 
-    The primary key is that of the query's rows if it is NOT NULL, else ``_key``, and ``_ord`` if rows may be equal.
+    The primary key of the table is the key of the query's rows if it is NOT NULL. Otherwise it is ``_key``, and also
+    ``_ord`` if rows may be equal.
 
     Raises, before anything is written:
-        InvalidOptionError: a part of the query cannot be maintained incrementally; the text names it.
+        InvalidOptionError: a part of the query, which the text names, cannot be maintained incrementally.
         TableExistsError: a table of that name exists and is not this view.
         TableNotFoundError, WarehouseNotFoundError: a source or the warehouse does not exist.
     """
@@ -385,15 +393,17 @@ def materialize(
 class TieringService:
     """Keeps the lakes of a warehouse as fresh as their tables require, in micro-batches.
 
-    A table is tiered so that no row waits longer than its ``table.datalake.freshness``. The table whose oldest row is
-    due first goes first, and up to four tables are processed concurrently. New tables are discovered within seconds. An
-    error of one table is logged, shown by `status` and retried with backoff; all other tables continue. Each table is
-    also maintained: every ten minutes small segments are compacted, the log is trimmed and unneeded files are deleted.
-    If the table's properties enable it, lake files are compacted after ten rounds and old snapshots expired after
-    fifty. Maintenance runs in this process, one table in a thread; `status` shows its errors, and tiering continues.
+    A table is tiered so that no row waits longer than ``table.datalake.freshness``. The table whose oldest row is due
+    first is tiered first, and up to four tables are processed concurrently. New tables are discovered within seconds.
+    An error of a table is logged, shown by `status` and retried with backoff, and does not affect other tables.
 
-    Several services, on one host or on many, may serve one warehouse. They divide the tables by claims, and the fenced
-    lake commit keeps them correct even if two process one table.
+    The service also maintains each table. Every ten minutes it compacts small segments, trims the log and deletes
+    unneeded files. If the table's properties enable it, it compacts lake files after ten rounds, and expires old
+    snapshots after fifty rounds. Maintenance runs in threads of this process, concurrently with tiering, and `status`
+    shows its errors.
+
+    Several services on any hosts may serve a warehouse. They divide the tables by claims. The fenced lake commit
+    guarantees correctness even if two services process one table.
     """
 
     @validate_arguments
@@ -410,13 +420,14 @@ class TieringService:
         views: bool = False,
         on_view: Callable[[ViewStatus], None] | None = None,
     ) -> None:
-        """If ``tables`` is None, serve all tables with a lake. ``on_report`` is called in a worker thread after each
-        round that moved rows, ``on_lineage`` with the OpenLineage events of each round that writes. ``maintenance_ms``
-        is the interval between maintenance runs of a table.
+        """Create a service for ``tables``, or for all tables with a lake.
 
-        With ``views``, a separate thread refreshes materialized tables, all or those in ``tables``, as `RefreshService`
-        does. ``warehouse`` is then that of the session's catalog ``streamhouse``. That thread calls ``on_view`` at the
-        start and end of each refresh step.
+        A worker thread calls ``on_report`` after each round that moved rows, and ``on_lineage`` with the OpenLineage
+        events of each round that writes. ``maintenance_ms`` is the interval between maintenance runs of a table.
+
+        With ``views``, a separate thread refreshes materialized tables like `RefreshService`: all, or those in
+        ``tables``. ``warehouse`` must then be the warehouse of the session's catalog ``streamhouse``. The thread calls
+        ``on_view`` at the start and end of each refresh step.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         require_texts("settings", settings)
@@ -444,8 +455,8 @@ class TieringService:
     def run(self, stop: threading.Event | None = None) -> None:
         """Serve until `stop` is called, ``stop`` is set or, in the main thread, SIGTERM arrives.
 
-        Returns after the rounds and the refresh step in progress have ended. Raises `TableNotFoundError` immediately
-        for a named table that does not exist.
+        Returns after the rounds and the refresh step in progress have ended. Raises `TableNotFoundError` before the
+        first round if a named table does not exist.
         """
         from streamhouse_spark.service.endpoint import export_service_metrics
         from streamhouse_spark.views.service import view_measures
@@ -469,24 +480,25 @@ class TieringService:
         return [] if self._views is None else self._views.status()
 
     def health(self) -> ServiceHealth:
-        """Return the health of the service: its last loop iteration, and whether it can list tables. Thread-safe,
-        without I/O.
+        """Return the health of the service: its last loop iteration, and whether it can list tables. Thread-safe, does
+        no I/O.
         """
         return self._service.health()
 
 
 class RefreshService:
-    """Keeps the materialized tables of a warehouse as fresh as they require, one at a time, the longest overdue first.
+    """Keeps the materialized tables of a warehouse as fresh as they require. Refreshes one view at a time, the longest
+    overdue first.
 
-    A view is refreshed every ``freshness``, or continuously if a refresh takes longer. Other views are refreshed
-    between the steps of a stepped refresh. An error of one view is logged, shown by `status` and retried with backoff.
-    Paused views are skipped. Several services may serve one warehouse: they divide the views by claims.
+    A view is refreshed every ``freshness``, or continuously if a refresh takes longer. Between the steps of a refresh,
+    other views are refreshed. An error of a view is logged, shown by `status` and retried with backoff. Paused views
+    are skipped. Several services may serve a warehouse. They divide the views by claims.
     """
 
     @validate_arguments
     def __init__(self, spark: SparkSession, warehouse: str, views: Sequence[str] | None = None) -> None:
-        """``warehouse`` must be that of the session's catalog ``streamhouse``. If ``views`` is None, serve all
-        views.
+        """Create a service for ``views``, or for all views. ``warehouse`` must be the warehouse of the session's
+        catalog ``streamhouse``.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
         from streamhouse_spark.views.service import session_views

@@ -51,7 +51,8 @@ class TableHandle:
     def name(self) -> str:
         """The full name, ``<database>.<table>``.
 
-        >>> orders.name 'shop.orders'
+        >>> orders.name
+        'shop.orders'
         """
         return str(self.path)
 

@@ -65,10 +65,10 @@ ELSEWHERE = {
     "file groups were rewritten; retry": (
         "unit/table/maintenance/test_optimize.py::test_nothing_is_committed_where_others_fail"
     ),
-    "start the query again when the registry answers": (
+    "restart the query when the registry is available": (
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
     ),
-    "use a smaller realTimeTasks, or end another query first": (
+    "set a smaller realTimeTasks, or stop another query first": (
         "unit/datasource/realtime/test_planning.py::test_queries_that_run_already_take_cores_too"
     ),
     "SCHEMA_REGISTRY_REFUSED": (
@@ -87,19 +87,19 @@ ELSEWHERE = {
     "of its rows are stored; continue with a real-time trigger": (
         "unit/log/test_commit_validation.py::test_a_query_that_wrote_in_real_time_mode_writes_no_micro_batch"
     ),
-    "of their rows are stored; go on with a micro-batch trigger": (
+    "which rows are stored; continue with a micro-batch trigger": (
         "spark/test_real_time_sink.py::test_a_query_keeps_its_trigger"
     ),
-    "startingOffsets are where the rows end that the table has": (
+    "startingOffsets to the end of the stored rows": (
         "unit/datasource/realtime/test_sink.py::TestRestoring::test_a_target_without_batches_that_the_checkpoint_has"
     ),
     "Start with a new checkpointLocation to write all rows; or, ": (
         "unit/datasource/realtime/test_sink.py::test_another_table_of_the_name_is_noticed"
     ),
-    "use a smaller realTimeTasks for these streams": (
+    "set a smaller realTimeTasks for these streams": (
         "unit/datasource/realtime/test_planning.py::test_all_streams_of_a_query_need_a_core_for_each_of_their_tasks"
     ),
-    "all rows from there on are written": (
+    "all rows after them are written": (
         "unit/datasource/realtime/test_sink.py::TestRestoring::test_a_source_that_does_not_have_the_rows_that_are_stored"
     ),
     "continue after the stored version": (
@@ -184,7 +184,7 @@ ELSEWHERE = {
         "unit/read/change_feed/test_lake_only_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
     "CONSTRAINT_VIOLATED": "unit/table/test_add_constraint.py::TestWrites::test_an_append_in_breach_writes_nothing",
-    "that were tiered; …": (
+    "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),
     "tag versions while they are new": (
@@ -260,7 +260,7 @@ ELSEWHERE = {
     ),
     "the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
-    "its rows are as they left them, adopt it again": (
+    "the adoption did not change its rows, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "nothing was changed, adopt it again": (
@@ -269,7 +269,7 @@ ELSEWHERE = {
     "delete the duplicates, or choose another key": (
         "unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"
     ),
-    "leave primary_key out to take it as it is": (
+    "omit primary_key to use the existing key": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),
     "set the option txnAppId to a name": (
@@ -278,13 +278,13 @@ ELSEWHERE = {
     "restart the query from its checkpoint": (
         "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
     ),
-    "make the DataFrame again and start it from its checkpoint": (
+    "create the DataFrame again and start it from its checkpoint": (
         "spark/test_stream_evolution.py::test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it"
     ),
-    "continue without them with failOnDataLoss=false": (
+    "continue without these rows with failOnDataLoss=false": (
         "unit/datasource/stream/test_bootstrap.py::test_rows_that_were_deleted_meanwhile"
     ),
-    "before …; start it with a new checkpointLocation": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
+    "now end at …; start the stream with a new": "unit/advice/test_tables.py::a_stream_from_a_truncated_table",
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),
@@ -294,10 +294,10 @@ ELSEWHERE = {
     "or set … to another folder": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",
     "does not support deletes (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
-    "set it to true, or leave the table out": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
+    "set it to true, or omit the table": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
     "commit races to other refreshes": "spark/test_materialize.py::test_a_slower_refresh_changes_nothing",
-    "by which the query may have other values; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
-    "is a materialized table of another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
+    "which may change the result of the query; set it to": "spark/test_materialize.py::test_what_a_view_is_not",
+    "is a materialized table with another query or mode; drop it": "spark/test_materialize.py::test_what_a_view_is_not",
     "retry when the identity provider": "unit/serve/test_auth.py::test_a_provider_that_is_away",
     "request the right, … =": "unit/serve/test_guard.py::test_clients_reach_only_their_tables_over_http",
     "drop it with DROP VIEW": "spark/test_catalog_views.py::test_a_view_is_created_read_altered_and_dropped",
@@ -326,14 +326,13 @@ OTHER_ENGINES = {
     "copy its rows into a new table",
     "purge it there",
     "rewrite the file with that engine",
-    "change them there",
     "cannot be adopted: …",
     "rows have a null in the primary key",
     "restore the schema",
     "from its partition spec with the engine that added it",
     "specify its name in the catalog of the lake",
-    "give its <database>.<table>",
-    "was the lake table changed by another engine",
+    "specify its <database>.<table>",
+    "check whether another engine changed the lake table",
     "lake.iceberg.catalog.* settings",
     "or copy its lake table and adopt that",
 }
@@ -356,10 +355,9 @@ MACHINES = {
 
 RUN_AGAIN = {
     "retry the round",
-    "read again",
-    "retry the read",
     "retry",
     "retry the query",
+    "run the statement again",
     "nothing was expired, ",
     "run it again",
     "run maintenance again",
@@ -408,16 +406,16 @@ NO_ADVICE = {
 SQL = {
     "ALTER TABLE …",
     "use ALTER TABLE",
-    "go by positions; use df.writeTo(…)",
+    "match them by position; use df.writeTo(…)",
     "INSERT INTO, or a table without a merge engine",
-    "INSERT the rows under their new keys",
+    "INSERT rows with new keys",
     "use MERGE, or DELETE and INSERT",
-    "set them on its tables",
-    "write them as TBLPROPERTIES",
+    "set them on tables",
+    "is not supported; use TBLPROPERTIES",
     "outputMode('append')",
-    "CREATE DATABASE it first",
-    "a stream with a new checkpoint",
-    "begin with a new checkpoint",
+    "create it with CREATE DATABASE",
+    "start the stream with a new checkpoint",
+    "start with a new checkpoint",
     "or add a column of integers",
     "add another column to the key",
     "add a suffix",

@@ -174,7 +174,7 @@ def test_a_key_that_would_change_is_refused(spark, filled):
     before = rows(spark, filled)
     merge = merge_into(filled, "(30, 'n3', 1)", "WHEN MATCHED THEN UPDATE SET *", on="t.name = s.name")
     for statement in (f"UPDATE {filled} SET id = id + 1 WHERE id = 3", merge):
-        with pytest.raises(PySparkException, match=r"primary key \(id = 3 would become (4|30)\).*INSERT the rows"):
+        with pytest.raises(PySparkException, match=r"primary key \(id = 3 would become (4|30)\).*INSERT rows"):
             spark.sql(statement)
     assert rows(spark, filled) == before
 
@@ -317,5 +317,5 @@ def test_update_mode_is_refused_where_rows_would_add_up(spark, make, checkpoint,
 def test_complete_mode_is_refused(spark, name, make, checkpoint):
     source = make("_source", columns="id BIGINT, name STRING, n INT")
     spark.sql(f"INSERT INTO {source} VALUES (1, 'a', 1)")
-    with pytest.raises(PySparkException, match="output mode complete would append every result again"):
+    with pytest.raises(PySparkException, match="output mode complete would append all results again"):
         counted(spark, source, name, checkpoint, "complete")

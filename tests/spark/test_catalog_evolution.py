@@ -135,7 +135,7 @@ class TestMergeSchema:
         name = make(columns="id BIGINT, gone INT")
         spark.sql(f"ALTER TABLE {name} DROP COLUMN gone")
         before = opened(wh, name).state.version
-        for column, says in (("_bucket", "reserved"), ("gone", "mergeSchema adds no column under a name")):
+        for column, says in (("_bucket", "reserved"), ("gone", "mergeSchema does not add columns with a former name")):
             frame = spark.range(1).selectExpr("id", f"1 AS {column}")
             with pytest.raises(AnalysisException, match=says) as refused:
                 frame.writeTo(name).option("mergeSchema", "true").append()

@@ -154,7 +154,7 @@ def test_a_repeated_batch_adds_nothing(spark, tables, checkpoint):
 @pytest.mark.spark41
 @pytest.mark.parametrize(
     ("mode", "says"),
-    [("complete", "output mode complete would append every result again"), ("update", "does not support Update mode")],
+    [("complete", "output mode complete would append all results again"), ("update", "does not support Update mode")],
 )
 def test_output_modes_other_than_append_are_refused(spark, tables, checkpoint, mode, says):
     source, target = tables
@@ -174,7 +174,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         "startingVersion": "use startingOffsets",
         "endingOffsets": "is not supported in readStream",
         "readChangeFeed": r"read streams\.\w+\$changelog instead",
-        "includeMetadata": "_bucket, _log_offset and _commit_timestamp; select them by name",
+        "includeMetadata": "by name: _bucket, _log_offset and _commit_timestamp",
     }
     for option, says in reads.items():
         with pytest.raises(PySparkException, match=says) as refused:

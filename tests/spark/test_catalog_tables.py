@@ -77,7 +77,7 @@ def test_create_table_like_takes_partitioned_tables_views_and_other_catalogs(spa
     spark.sql(f"CREATE TABLE streamhouse.{database}.like_parquet LIKE spark_catalog.default.of_spark")
     assert wh.table(f"{database}.like_parquet").schema.names == ["a", "b"]
     spark.sql("DROP TABLE spark_catalog.default.of_spark")
-    with pytest.raises(AnalysisException, match="in the warehouse of the catalog"):
+    with pytest.raises(AnalysisException, match="in the catalog's warehouse"):
         spark.sql(f"CREATE TABLE streamhouse.{database}.elsewhere LIKE {days} LOCATION '/tmp/elsewhere'")
 
 
@@ -139,7 +139,10 @@ def test_tables_are_made_from_queries_and_frames(spark, database):
     ("statement", "says"),
     [
         ("CREATE TABLE {} (a INT) USING parquet", "USING parquet"),
-        ("CREATE TABLE {} (a INT) USING parquet LOCATION '/tmp/elsewhere'", "streamhouse tables only"),
+        (
+            "CREATE TABLE {} (a INT) USING parquet LOCATION '/tmp/elsewhere'",
+            "found USING parquet, expected streamhouse",
+        ),
         ("CREATE TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
         ("CREATE EXTERNAL TABLE {} (a INT) LOCATION '/tmp/elsewhere'", "LOCATION"),
         ("CREATE TABLE {} (a INT) TBLPROPERTIES ('table.log.tl' = '1d')", "did you mean table.log.ttl"),

@@ -248,7 +248,7 @@ def test_a_replacement_that_fails_leaves_the_table(spark, wh: Warehouse, table, 
     version = table.refresh().version
     as_select = "AS SELECT 1L AS id"
     for statement, says in (
-        (f"REPLACE TABLE {name} USING parquet {as_select}", "streamhouse tables only"),
+        (f"REPLACE TABLE {name} USING parquet {as_select}", "found USING parquet, expected streamhouse"),
         (f"REPLACE TABLE {name}_absent {as_select}", "TABLE_OR_VIEW_NOT_FOUND|cannot be found"),
         (f"REPLACE TABLE {name} AS SELECT CAST(raise_error('no luck') AS STRING) AS x, 1L AS id", "no luck"),
         (f"REPLACE TABLE {name} TBLPROPERTIES ('table.log.tll' = '3d') {as_select}", "table.log.ttl"),

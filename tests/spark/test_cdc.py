@@ -214,14 +214,14 @@ class TestOthers:
 
 class TestBadEvents:
     BAD = (
-        ("{no json", "it is no JSON object"),
-        ("[1]", "it is no JSON object"),
-        (debezium("c", None, {**row(1), "n": "many"}), "column 'n' is 'many', which is no int"),
-        (debezium("c", None, {"name": "x"}), "its row lacks the primary key id"),
-        (debezium("d"), "its row lacks the primary key id"),
-        (debezium("t"), "its op is 't', which says nothing about a row"),
+        ("{no json", "it is not a JSON object"),
+        ("[1]", "it is not a JSON object"),
+        (debezium("c", None, {**row(1), "n": "many"}), "column 'n' is 'many', expected int"),
+        (debezium("c", None, {"name": "x"}), "its row has no primary key id"),
+        (debezium("d"), "its row has no primary key id"),
+        (debezium("t"), "its op is 't', which is unknown"),
         ({"after": row(1)}, "it has no op"),
-        (debezium("c", None, {**row(1), "id": 2**70}), "column 'id' is '1180591620717411303424', which is no bigint"),
+        (debezium("c", None, {**row(1), "id": 2**70}), "column 'id' is '1180591620717411303424', expected bigint"),
         (debezium("u", None, row(1, "__debezium_unavailable_value")), "REPLICA IDENTITY FULL"),
     )
 
@@ -294,7 +294,7 @@ class TestBadEvents:
             assert rows == {1: 1, 4: None}, "the event before the refused one counts"
             letters = wh.table("cdc.checked_letters").to_arrow().sort_by("position").to_pylist()
             assert [letter["position"] for letter in letters] == ["{1}", "{2}", "{3}"]
-            breach = "its row is in breach of constraint 'positive' CHECK (n > 0)"
+            breach = "its row violates constraint 'positive' CHECK (n > 0)"
             assert [letter["reason"] for letter in letters[:2]] == [breach, breach]
             assert "column 'code'" in letters[2]["reason"]
 
@@ -314,8 +314,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("ddl", "properties", "options", "says"),
         [
-            ("id BIGINT, at TIMESTAMP", {}, {}, "give times="),
-            ("id BIGINT, d DECIMAL(9, 2)", {}, {}, "give decimals="),
+            ("id BIGINT, at TIMESTAMP", {}, {}, "set times="),
+            ("id BIGINT, d DECIMAL(9, 2)", {}, {}, "set decimals="),
             ("id BIGINT, xs ARRAY<TIMESTAMP>", {}, {}, r"column 'xs.element' is a timestamp"),
             ("id BIGINT, kv MAP<STRING, DECIMAL(9, 2)>", {}, {}, r"column 'kv.value' is a decimal"),
             (DDL, {}, {"times": "weeks"}, "times is 'weeks'"),
@@ -324,7 +324,7 @@ class TestRefusals:
             (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' by which"),
             (DDL, {"table.merge-engine": "first_row"}, {}, "merge engine first_row"),
             (DDL, {}, {"format": "avro"}, "format is 'avro', expected one of debezium-json"),
-            (DDL, {}, {"registry": "http://r"}, "are of events in Avro"),
+            (DDL, {}, {"registry": "http://r"}, "are only for format 'debezium-avro'"),
             (DDL, {}, {"checkpoint": " "}, "checkpoint is empty"),
         ],
     )
@@ -339,7 +339,7 @@ class TestRefusals:
         source.put("x")
         made = wh.create_table("cdc.jarless", DDL, primary_key=["id"])
         monkeypatch.setattr(event_formats, "_CLASS", "io.streamhouse.spark.NotThere")
-        with pytest.raises(InvalidOptionError, match="read by the jar of the package"):
+        with pytest.raises(InvalidOptionError, match="cdc requires the package's jar"):
             sh.cdc(source.stream(), made.name, warehouse=wh.url, checkpoint=str(tmp_path / "c"))
 
     def test_tables_without_a_key_and_frames_that_do_not_stream(self, spark, wh, source, tmp_path):

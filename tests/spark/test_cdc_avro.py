@@ -179,26 +179,26 @@ def test_a_number_without_a_meaning_is_a_moment_by_times_alone(wh, topic, regist
     table = make("id BIGINT, at TIMESTAMP")
     schema = envelope({"id": "long", "at": "long"})
     topic.put(wired(registry.register(schema), schema, event("c", None, {"id": 1, "at": 1500})))
-    with pytest.raises(StreamingQueryException, match="column 'at' is '1500', which is no timestamp"):
+    with pytest.raises(StreamingQueryException, match="column 'at' is '1500', expected timestamp"):
         run(table)
     run(table, times="millis")
     assert there(table)[1][0].timestamp() == 1.5
 
 
 BAD = (
-    (b"", "does not begin as Confluent's wire format does"),
-    (b"{}", "does not begin as Confluent's wire format does"),
-    (b'{"op": "c"}', "does not begin as Confluent's wire format does"),
+    (b"", "as in Confluent's wire format"),
+    (b"{}", "as in Confluent's wire format"),
+    (b'{"op": "c"}', "as in Confluent's wire format"),
     (b"\0\0\0\0\7" + bare(ONE, event("c", None, row(1))), "its schema 7 is not in the registry"),
     (b"\0\xff\xff\xff\xff\0", "its schema -1 was not asked for"),
-    ("whole", "bytes are left over"),
-    ("cut", "its bytes are no event of its schema"),
+    ("whole", "extra bytes"),
+    ("cut", "its bytes do not match its schema"),
     ("huge", "a value of 1073741824 where"),
-    ("branch", "its bytes are no event of its schema"),
+    ("branch", "its bytes do not match its schema"),
     ("flat", "is none of change events: record shop.public.t.Value has no field op"),
-    ("text", "is of the type 'JSON', and no Avro"),
-    (wired(100_001, ONE, event("c", None, None)), "its row lacks the primary key id"),
-    (wired(100_001, ONE, event("t")), "its op is 't', which says nothing about a row"),
+    ("text", "has type 'JSON', expected AVRO"),
+    (wired(100_001, ONE, event("c", None, None)), "its row has no primary key id"),
+    (wired(100_001, ONE, event("t")), "its op is 't', which is unknown"),
     (wired(100_001, ONE, event("u", None, row(1, "__debezium_unavailable_value"))), "REPLICA IDENTITY FULL"),
 )
 
@@ -284,14 +284,14 @@ def test_refused_credentials_end_the_query_and_right_ones_continue_it(topic, reg
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "give the URL of their registry"),
-        ({"registry": "http://r", "avro_schema": "{}"}, "give the URL of their registry"),
-        ({"avro_schema": "{}"}, "avro_schema is no schema of Debezium's events"),
-        ({"avro_schema": '"string"'}, "it is no record"),
+        ({}, "set registry to the URL"),
+        ({"registry": "http://r", "avro_schema": "{}"}, "set registry to the URL"),
+        ({"avro_schema": "{}"}, "avro_schema is not a schema of Debezium events"),
+        ({"avro_schema": '"string"'}, "it is not a record"),
         ({"avro_schema": json.dumps(ONE["fields"][0]["type"][1])}, "record Value has no field op"),
-        ({"avro_schema": json.dumps(ONE), "registry_auth": "t"}, "registry_auth is given without registry"),
+        ({"avro_schema": json.dumps(ONE), "registry_auth": "t"}, "registry_auth requires registry"),
         ({"registry": "r:8081"}, "expected a URL"),
-        ({"registry": "http://r", "decimals": "text"}, "decimals is of events in JSON"),
+        ({"registry": "http://r", "decimals": "text"}, "decimals is only for JSON events"),
         ({"registry": "http://r", "value": "offset"}, "no column 'offset' of bytes"),
         ({"registry": "http://r", "format": "debezium-json"}, "are of events in Avro; format is 'debezium-json'"),
     ],

@@ -337,12 +337,12 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
         ("DECIMAL(38, 0)", "12300000000000000001", Decimal(12300000000000000001)),
         ("DECIMAL(38, 0)", "1.23E19", Decimal("1.23E19")),
         ("DECIMAL(38, 0)", f'"{b64((-(2**127)).to_bytes(16, "big", signed=True))}"', Bad("which is no decimal(38,0)")),
-        ("DECIMAL(4, 2)", "123.4", Bad("'123.4', which is no decimal(4,2)")),
+        ("DECIMAL(4, 2)", "123.4", Bad("'123.4', expected decimal(4,2)")),
         ("DECIMAL(4, 2)", "1.500", Decimal("1.50")),
-        ("DECIMAL(4, 2)", "1.505", Bad("'1.505', which is no decimal(4,2)")),
+        ("DECIMAL(4, 2)", "1.505", Bad("'1.505', expected decimal(4,2)")),
         ("DECIMAL(4, 2)", "1e999999999", Bad("which is no decimal(4,2)")),
         ("DECIMAL(4, 2)", '""', Bad("which is no decimal(4,2)")),
-        ("ARRAY<DECIMAL(4, 2)>", '["!"]', Bad("column '{}.element' is '!', which is no decimal(4,2)")),
+        ("ARRAY<DECIMAL(4, 2)>", '["!"]', Bad("column '{}.element' is '!', expected decimal(4,2)")),
         ("DECIMAL(9, 2)", f'{{"scale": 1, "value": "{b64(unscaled(15))}"}}', Decimal("1.50")),
         ("BIGINT", '"1234"', int.from_bytes(base64.b64decode("1234"), "big", signed=True)),
         ("STRING", "1.10", "1.10"),
@@ -358,9 +358,9 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
         ("DOUBLE", "1e400", Bad("which is no double")),
         ("FLOAT", "1e39", Bad("which is no float")),
         ("DOUBLE", '"Infinity"', math.inf),
-        ("DOUBLE", "NaN", Bad("it is no JSON object: Non-standard token 'NaN'")),
-        ("DOUBLE", "-Infinity", Bad("it is no JSON object")),
-        ("SMALLINT", "32768", Bad("'32768', which is no smallint")),
+        ("DOUBLE", "NaN", Bad("it is not a JSON object: Non-standard token 'NaN'")),
+        ("DOUBLE", "-Infinity", Bad("it is not a JSON object")),
+        ("SMALLINT", "32768", Bad("'32768', expected smallint")),
         ("TINYINT", "-129", Bad("which is no tinyint")),
         ("BIGINT", str(2**63), Bad("which is no bigint")),
         ("INT", "1.0", Bad("which is no int")),
@@ -380,12 +380,12 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
         ("STRUCT<a: STRUCT<b: TIMESTAMP_NTZ>>", f'{{"a": {{"b": {MICROS}}}}}', {"a": {"b": WALL}}),
         ("MAP<STRING, TIMESTAMP_NTZ>", f'{{"k": {MICROS}}}', [("k", WALL)]),
         ("MAP<INT, STRING>", '[[1, "a"], [2, null]]', [(1, "a"), (2, None)]),
-        ("MAP<INT, STRING>", '{"1": "a", "01": "b"}', Bad("column '{}.key' is the same value twice")),
-        ("MAP<INT, STRING>", '{"x": "a"}', Bad("column '{}.key' is 'x', which is no int")),
-        ("MAP<STRING, INT>", '{"k": 1, "k": 2}', Bad("column '{}.key' is 'k', which is there twice")),
-        ("STRUCT<a: INT>", '{"a": "x"}', Bad("column '{}.a' is 'x', which is no int")),
-        ("STRUCT<a: INT>", "5", Bad("'5', which is no struct<a:int>")),
-        ("ARRAY<INT>", '"[1]"', Bad("'[1]', which is no array<int>")),
+        ("MAP<INT, STRING>", '{"1": "a", "01": "b"}', Bad("column '{}.key' has a duplicate value")),
+        ("MAP<INT, STRING>", '{"x": "a"}', Bad("column '{}.key' is 'x', expected int")),
+        ("MAP<STRING, INT>", '{"k": 1, "k": 2}', Bad("column '{}.key' is 'k', a duplicate")),
+        ("STRUCT<a: INT>", '{"a": "x"}', Bad("column '{}.a' is 'x', expected int")),
+        ("STRUCT<a: INT>", "5", Bad("'5', expected struct<a:int>")),
+        ("ARRAY<INT>", '"[1]"', Bad("'[1]', expected array<int>")),
         ("STRUCT<a: INT>", '{"a": 1, "a": 2}', Bad("has field 'a' twice")),
         ("INT", '1}} {"x": {"y": 1', Bad("text follows its JSON object")),
         ("STRING", f'"{WORD.decode()}"', MISSING),
@@ -477,7 +477,7 @@ def test_the_unit_of_an_event_wins_over_the_option(wh, events, keep):
     rows = {row["id"]: (row["at"], row["xs"]) for row in table.to_arrow().to_pylist()}
     assert rows == {1: (MILLIS, [MILLIS]), **{number: (WALL, [WALL]) for number in (2, 3, 4, 6)}}
     (letter,) = wh.table("cdctypes.units_letters").to_arrow().to_pylist()
-    assert "column 'at' is '5', which is no timestamp_ntz" in letter["reason"]
+    assert "column 'at' is '5', expected timestamp_ntz" in letter["reason"]
 
 
 def test_decimal_keys_that_a_double_cannot_tell_apart(wh, events, keep):
@@ -504,7 +504,7 @@ def test_bytes_that_are_no_text_are_no_event(wh, events, keep):
     events.put(bad)
     keep(table, dead_letter="cdctypes.latin_letters")
     (letter,) = wh.table("cdctypes.latin_letters").to_arrow().to_pylist()
-    assert (letter["reason"], base64.b64decode(letter["event"])) == ("its bytes are no UTF-8", bad)
+    assert (letter["reason"], base64.b64decode(letter["event"])) == ("its bytes are not UTF-8", bad)
     assert table.to_arrow().num_rows == 0
 
 

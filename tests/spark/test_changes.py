@@ -281,7 +281,7 @@ def test_changes_that_cannot_be_read_are_refused(spark, keyed, make, wh):
         make("wal", table_changelog_image="wal"), "FROM VERSION 1", r"INVALID_OPTION: .* is wal\); read .*\$changelog"
     )
     database, _, table = log.rpartition(".")
-    refused(f"{database}.`{table}$changelog`", "FROM VERSION 1", "INVALID_NAME: .* is a view of one")
+    refused(f"{database}.`{table}$changelog`", "FROM VERSION 1", "INVALID_NAME: .* found a system table")
 
 
 @pytest.mark.parametrize(

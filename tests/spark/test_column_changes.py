@@ -91,7 +91,7 @@ def test_sql_reads_files_of_every_schema_as_the_newest(spark, wh, make, key, lak
     ):
         assert at_time.columns == ["id", "a", "b", "n", "f", "gone"], "a time has the columns of then, as a version has"
         assert [tuple(row) for row in at_time.collect()] == [tuple(row) for row in old]
-    with pytest.raises(PySparkException, match="was loaded with those of today"):
+    with pytest.raises(PySparkException, match="was loaded with the current columns"):
         spark.read.option("asOfTimestamp", stamp(moment)).table(name).collect()
     at = load(spark, wh, f"{table.name}$lake", asOfLakeSnapshot=str(snapshot))
     assert rows_of(at) == expected[:2], "a lake snapshot is read by the newest columns"

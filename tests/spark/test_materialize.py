@@ -113,7 +113,7 @@ def test_what_a_view_is_not(spark, wh, orders, keyed):
         sh.materialize(spark, keyed.name, query)
     with pytest.raises(InvalidOptionError, match=r"reads gold\.not_it itself"):
         sh.materialize(spark, "gold.not_it", "SELECT * FROM gold.not_it")
-    with pytest.raises(InvalidOptionError, match=r"set by materialize"):
+    with pytest.raises(InvalidOptionError, match=r"materialize sets the property"):
         sh.materialize(spark, "gold.not_it", query, properties={"primary.key": "cust"})
     with pytest.raises(sh.InvalidNameError, match="without a suffix"):
         sh.materialize(spark, "gold.not_it", f"SELECT * FROM {keyed.name}.`x$lake`")
@@ -121,7 +121,7 @@ def test_what_a_view_is_not(spark, wh, orders, keyed):
         wh.table("gold.not_it")
 
     view = sh.materialize(spark, "gold.is_it", query)
-    with pytest.raises(TableExistsError, match="of another query or mode; drop it first"):
+    with pytest.raises(TableExistsError, match="with another query or mode; drop it first"):
         sh.materialize(spark, "gold.is_it", query, mode="full")
     orders.append([order(1)])
     assert view.refresh().rows_written == 1
@@ -244,7 +244,7 @@ def test_a_view_of_a_view_is_refreshed_from_its_changes(spark, orders):
 def test_the_service_refreshes_what_is_due(spark, wh, orders):
     orders.append([order(1)])
     view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
-    with pytest.raises(InvalidOptionError, match="and the session's catalog streamhouse is of"):
+    with pytest.raises(InvalidOptionError, match="the warehouse of the session's catalog"):
         sh.RefreshService(spark, "/elsewhere")
     service, stop = sh.RefreshService(spark, wh.url, [view.name, orders.name]), threading.Event()
     thread = threading.Thread(target=service.run, args=(stop,))

@@ -143,7 +143,7 @@ def test_trimmed_rows_behind_the_truncation_are_streamed_from_the_lake(spark, wh
 def test_complete_output_stays_refused(spark, wh, table, copied, checkpoint):
     counted = load_stream(spark, wh, table.name).groupBy("id").count().selectExpr("id", "cast(count AS STRING) name")
     writer = counted.writeStream.format("streamhouse").option("warehouse", wh.url).outputMode("complete")
-    with pytest.raises(PySparkException, match="output mode complete would append every result again"):
+    with pytest.raises(PySparkException, match="output mode complete would append all results again"):
         writer.option("checkpointLocation", checkpoint).start(copied.name).awaitTermination()
 
 

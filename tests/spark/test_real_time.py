@@ -190,7 +190,7 @@ def test_queries_that_need_more_cores_together_are_refused_but_the_first(
     wide.wait_for(first, 1)
     text = ended(narrow.start())
     assert "INVALID_OPTION: a query that reads rt.wide in real-time mode would make" in text
-    assert f"{slots + 1} tasks that run at once, with {slots} of the real-time queries that run already" in text
+    assert f"{slots + 1} concurrent tasks, including {slots} of running real-time queries" in text
     table.append([{"id": 2}])
     wide.wait_for(first, 2)  # it goes on
     end = time.monotonic() + WAIT_S
@@ -220,6 +220,6 @@ def test_a_query_of_more_streams_than_cores_is_refused(spark: Any, wh: Warehouse
     stream = Stream(spark, many, tmp_path)
     text = ended(stream.start())
     assert "INVALID_OPTION: a query that reads rt.many and other streams" in text
-    assert f"needs {slots + 1} tasks that run at once" in text
+    assert f"needs {slots + 1} concurrent tasks" in text
     assert f"this session has {slots}" in text
     assert stream.rows() == []

@@ -23,7 +23,7 @@ from spark.left_checkpoint import clear
 from spark.rising_rows import RisingRows
 from spark.session import COLUMNS, rows
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.write.sink_transactions import Place, SourceProgress
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress, SourceRows
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -177,7 +177,7 @@ def test_a_query_goes_on_behind_the_last_commit_of_its_stopped_predecessor(
     stream = spark.readStream.option("startingOffsets", "earliest").table(f"streamhouse.{source.name}")
     query = started(stream, target.name, tmp_path / "checkpoint")
     wait_for(lambda: target.refresh().transactions, "the mark of the query")
-    late = SourceProgress(query.id, source.uuid).transaction(None, Place(0, -1, 3), None)
+    late = SourceProgress(query.id, source.uuid).transaction(None, SourceRows(0, -1, 3), None)
     target.append(rows(3), transaction=late)
     source.append(rows(5))
     wait_for(lambda: target.refresh().num_rows >= 5 or not query.isActive, "the rows behind those")
@@ -215,6 +215,6 @@ def test_a_query_keeps_its_trigger(spark: Any, wh: Warehouse, tmp_path: Path) ->
         micro_batch("one")
     assert target.refresh().num_rows == 3
     micro_batch("two")
-    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .* of micro-batches.*new checkpointLocation"):
+    with pytest.raises(Exception, match=r"TRANSACTION_CONFLICT: .*, which wrote micro-batches.*new checkpointLocation"):
         started(stream, target.name, tmp_path / "two").awaitTermination(60)
     assert target.refresh().num_rows == 8

@@ -43,7 +43,7 @@ def test_a_query_ends_where_a_new_column_begins_and_a_restart_goes_on_with_it(sp
     assert ids(target) == list(range(50))
     source.append([{**row, "note": "y"} for row in rows(50, 100)])
     if stream is plain:  # Spark Connect resolves the names of a catalog anew
-        with pytest.raises(PySparkException, match=r"COLUMNS_ADDED: .*does not have note.*make the DataFrame again"):
+        with pytest.raises(PySparkException, match=r"COLUMNS_ADDED: .*does not read note.*create the DataFrame again"):
             running.start(target.name).awaitTermination()
     for _ in range(2):  # what it knows ends it no more
         drain(stream(spark, wh, source.name), wh, target.name, checkpoint, mergeSchema="true")

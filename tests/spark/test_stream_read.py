@@ -194,7 +194,7 @@ def test_table_made_anew_ends_the_stream(spark, wh, tables, checkpoint):
     copy(spark, wh, tables, checkpoint)
     wh.drop_table(source.name)
     wh.create_table(source.name, COLUMNS).append(rows(20, 500))
-    with pytest.raises(PySparkException, match=r"TABLE_NOT_FOUND: .*was dropped; the name now means"):
+    with pytest.raises(PySparkException, match=r"TABLE_NOT_FOUND: .*was dropped; the name now belongs to"):
         copy(spark, wh, tables, checkpoint)
     assert ids(target) == list(range(10))
 
@@ -281,7 +281,7 @@ def test_other_names_cannot_be_streamed(spark, wh, checkpoint, suffix):
 @pytest.mark.spark41
 @pytest.mark.skipif(spark_versions.HAS_ADMISSION_CONTROL, reason="only PySpark 4.1 lacks admission control")
 def test_limits_are_refused_where_they_cannot_be_kept(spark, wh, tables, checkpoint):
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: .*needs PySpark 4.2"):
+    with pytest.raises(PySparkException, match=r"INVALID_OPTION: .*requires PySpark 4.2"):
         copy(spark, wh, tables, checkpoint, maxOffsetsPerTrigger="10")
 
 

@@ -193,5 +193,5 @@ def test_a_session_of_another_warehouse_has_no_views_of_this(spark, tmp_path):
     other = sh.Warehouse(str(tmp_path / "other"))
     other.create_table("a.b", "k INT")
     sh.TieringService(spark, other.url)
-    with pytest.raises(InvalidOptionError, match="and the session's catalog streamhouse is of"):
+    with pytest.raises(InvalidOptionError, match="the warehouse of the session's catalog"):
         sh.TieringService(spark, other.url, views=True)

@@ -25,9 +25,9 @@ MICROS: Final = (DAYS[0] * _DAY_MICROS, (DAYS[1] + 1) * _DAY_MICROS - 1)
 """The first and the last ``datetime`` of Python, in microseconds since 1970."""
 _YEAR_DIGITS: Final = 4
 _BEYOND_PYTHON: Final = (OverflowError, ValueError)
-_ISO: Final = re.compile(
+_ISO: Final = re.compile(  # 24:00 is no time of the day, though Python 3.14 takes it for midnight
     r"(?P<date>[+-]?[0-9]{4,7}-[0-9]{2}-[0-9]{2})"
-    r"(?:[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)(?P<zone>Z?))?"
+    r"(?:[T ](?P<time>(?!24)[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)(?P<zone>Z?))?"
 )
 
 

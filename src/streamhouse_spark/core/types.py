@@ -20,7 +20,7 @@ REQUESTS: Final = "streamhouse.request."
 ROLLBACKS: Final = "streamhouse.rollback."
 """Prefix of the application ids of rollbacks, whose versions are those of the restored states."""
 _RESERVED: Final = {
-    CONSUMER_EPOCHS: "record which process follows the table under a name",
+    CONSUMER_EPOCHS: "record which process holds a consumer",
     IDENTITY_NUMBERS: "record allocated identity numbers",
     PUBLICATIONS: "record publications of branches",
     REQUESTS: "belong to requests with an Idempotency-Key",

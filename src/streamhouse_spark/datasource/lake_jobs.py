@@ -1,7 +1,8 @@
-"""Tiering and optimize on Spark: executors write lake files, the driver plans and commits them.
+"""Tiering and optimize as Spark jobs: executors write lake files, and the driver plans and commits them.
 
-Works with classic sessions and Spark Connect, without a shuffle. Only files whose description came back are committed.
-Files of a failed, repeated or cancelled task are orphans, which lake maintenance removes.
+The jobs support classic sessions and Spark Connect, and have no shuffle. Tasks return descriptions of their files, and
+only these files are committed. Files of failed, repeated or cancelled tasks are orphan files, which lake maintenance
+removes.
 """
 
 from __future__ import annotations
@@ -32,15 +33,14 @@ _DESCRIPTION = "spark.job.description"
 
 
 def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[str] | None) -> dict[str, TieringReport]:
-    """Tier these tables, or all that have a lake. See `streamhouse_spark.tier`."""
+    """Tier these tables, or all tables with a lake. See `streamhouse_spark.tier`."""
     names = () if tables is None else tuple(tables)
     named = open_named(connection.table, names)
     chosen = named if names else open_listed(connection.table, connection.warehouse().tables())
     for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(
-                f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or leave "
-                "the table out",
+                f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or omit the table"
             )
     run_tasks = spark_tasks(spark, connection)
     chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
@@ -50,7 +50,7 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
 
 
 def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
-    """Return a function that runs the tasks of a round as one Spark job, one Spark task per group."""
+    """Return a function that runs the tasks of a round as one Spark job, with a Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         def run_groups(groups: Sequence[Any]) -> list[Any]:
@@ -71,7 +71,7 @@ def run_in_groups(
 ) -> list[list[LakeFile]]:
     """Run the tasks of a round in groups, and return the files of each task.
 
-    ``run_groups`` takes groups of tasks as JSON and returns for each the list of its tasks' files as JSON.
+    ``run_groups`` receives groups of tasks as JSON, and returns the files of each task of each group as JSON.
     """
     groups = group_tasks(tasks)
     written = run_groups([[tasks[position].to_json() for position in group] for group in groups])
@@ -83,7 +83,7 @@ def run_in_groups(
 
 
 def run_on_executor(connection: Connection, encoded_tasks: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Write the files of a group of tasks, and return the files of each. Tasks and files are JSON."""
+    """Write the files of a group of tasks, and return the files of each task. Tasks and files are JSON."""
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in encoded_tasks]
     records = shared_records(warehouse.storage, tasks)
@@ -95,7 +95,7 @@ def optimize_table(
     spark: SparkSession, connection: Connection, name: str, order_by: str, *, where: str | None, dry_run: bool
 ) -> CompactReport:
     """Optimize a table. See `streamhouse_spark.optimize`."""
-    from streamhouse_spark.expressions.filters import parse_filter  # executors need none of these
+    from streamhouse_spark.expressions.filters import parse_filter  # not loaded on executors
     from streamhouse_spark.expressions.where import parse_where
     from streamhouse_spark.lake.snapshot_history import newest_snapshot
     from streamhouse_spark.table.maintenance.lake import optimize
@@ -108,7 +108,7 @@ def optimize_table(
 
 
 def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> RunGroups:
-    """Return a function that writes groups in one Spark job, one task per group, largest first.
+    """Return a function that writes groups of lake files in one Spark job, with a task per group, largest first.
 
     Spark's UI shows ``doing`` and the number of groups, except with Spark Connect.
     """
@@ -130,7 +130,7 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
 
 
 def _run_job(spark: SparkSession, num_tasks: int, run: Callable[[int], str]) -> list[str]:
-    """Run one Spark job with a task per position below ``num_tasks``, and return the results in order."""
+    """Run one Spark job with ``num_tasks`` tasks, each for one position, and return the results in order."""
 
     def run_positions(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

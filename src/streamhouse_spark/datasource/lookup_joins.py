@@ -1,9 +1,9 @@
 """Lookup joins and delta joins on Spark.
 
-Each task of a lookup join looks up keys in the tablets of its host, without a shuffle. A delta join reads the change
-feeds of both tables as one query into the target: tasks read keys of changes and stage the changes that `DeltaPlan`
-derives, and the sink commits a micro-batch in one record. It must be a single query, because two could overwrite newer
-rows with older ones.
+Each task of a lookup join looks up keys in the tablets of its host, without a shuffle. A delta join is one query that
+reads the change feeds of both tables. Its tasks read the keys of changes and stage the changes that `DeltaPlan`
+derives, and the sink commits a micro-batch in one record. A delta join must be a single query, because a second query
+could overwrite newer rows with older rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MapArrow = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 APP_ID: Final = "delta_join"
-"""Application id of all delta joins: a table accepts batches of one query under it and rejects any other query."""
+"""Application id of all delta joins, so that a table accepts batches of one delta join and rejects any other."""
 
 
 def join_by_lookup(
@@ -49,7 +49,7 @@ def join_by_lookup(
     prefix: str,
     max_staleness_ms: int | None,
 ) -> DataFrame:
-    """Join as `streamhouse_spark.lookup_join` does. All arguments are validated before Spark runs."""
+    """Implement `streamhouse_spark.lookup_join`. All arguments are validated before Spark runs."""
     table = connection.table(str(parse_table_name(name).require_table("join with")))
     fields = df.schema.fields
     plan = LookupPlan.of(table.state, [field.name for field in fields], on, columns, how, prefix)
@@ -74,7 +74,7 @@ def _make_lookup_task(connection: Connection, table: Table, plan: LookupPlan, ma
 
 @dataclass(frozen=True, slots=True)
 class DeltaJoinPlan:
-    """A delta join, with name and uuid of its tables."""
+    """A delta join. Each table is given by name and uuid."""
 
     left: tuple[str, str]
     right: tuple[str, str]
@@ -100,7 +100,7 @@ def plan_delta_join(
         target = connection.table(str(path))
     except TableNotFoundError as error:
         raise TableNotFoundError(
-            f"{error} To make it for this join: CREATE TABLE streamhouse.{path} ({join.ddl(columns)})"
+            f"{error} To create it for this join, run CREATE TABLE streamhouse.{path} ({join.ddl(columns)})"
         ) from None
     left_table, right_table, target_table = ((table.name, table.uuid) for table in (*sides, target))
     return DeltaJoinPlan(left_table, right_table, target_table, DeltaPlan.of(join, target.state, columns))
@@ -130,10 +130,10 @@ def start(
 
 
 def consumer_id(target_uuid: str, checkpoint: str, side: SideName) -> str:
-    """Return the consumer name under which a delta join records its position in the log of a side.
+    """Return the name of the consumer that records the position of a delta join in the log of a side.
 
-    It contains a hash of the checkpoint, so that a second query into the same table, which is rejected, does not move
-    the position of the first.
+    The name contains a hash of the checkpoint. A second query into the same table, which is rejected, therefore does
+    not move the position of the first query.
     """
     query = xxhash.xxh3_64_hexdigest(checkpoint.rstrip("/").encode())
     return f"delta_join.{side}.{target_uuid}.{query}"
@@ -147,7 +147,7 @@ def _read_changes(
     checkpoint: str,
     max_offsets: int | None,
 ) -> DataFrame:
-    """Return the target's changes that follow from the changes of one side."""
+    """Return the changes of the target that result from the changes of one side."""
     name, uuid = plan.left if side == "left" else plan.right
     key = plan.delta.left_key if side == "left" else plan.delta.right_key
     schema = connection.table_by_uuid(name, uuid).schema
@@ -197,7 +197,7 @@ def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key:
 def _make_lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
 ) -> Lookups:
-    """Return lookups that read the logs to their end and must find these changes there."""
+    """Return lookups that read the logs to their end, and the log of ``side`` at least up to ``offsets``."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     lookup_by_table = {
         name: partial(

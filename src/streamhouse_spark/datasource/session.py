@@ -1,7 +1,7 @@
-"""Spark sessions: their catalog and the Python of their workers, set on the builder, and the warehouse of a session.
+"""Spark sessions: configuration of the catalog and of the Python of workers, and the warehouse of a session.
 
-PySpark is imported only where a session is at hand: commands configure workers before they know whether it is
-installed.
+PySpark is imported only in functions that have a session or a builder, because commands configure workers before they
+check whether PySpark is installed.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ WORKER_VARIABLE: Final = "PYSPARK_PYTHON"
 _WORKER_OPTION: Final = "spark.pyspark.python"
 _LOCAL: Final = re.compile(r"local(\[.*\])?")
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set if spark-submit started this process, which has already chosen Python and master."""
+"""Set if spark-submit started this process. Then Python and master are already chosen."""
 _LINE: Final = re.compile(r"\s*(?P<name>[^\s=:#]+)\s*[\s=:]\s*(?P<value>.*?)\s*")
-_HIDDEN: Final = "(?i)secret|password|token|access[.]?key"
+_REDACTED: Final = "(?i)secret|password|token|access[.]?key"
 """Spark's default pattern of configuration keys whose values it redacts."""
-_HIDDEN_TOO: Final = "account-key"
+_ALSO_REDACTED: Final = "account-key"
 _CATALOG = "spark.sql.catalog.streamhouse."
 
 
 def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
-    """Set the executable in the environment for a session with these options. Nothing changes if another Python was
-    set, if the master is not local, or if spark-submit started this process.
+    """Set the Python executable of workers in the environment, for a session with these options. Does nothing if
+    another Python was set, if the master is not local, or if spark-submit started this process.
 
-    A master that is set on the builder later is not taken into account.
+    A master that is set on the builder later is ignored.
     """
     if WORKER_VARIABLE in environ or _SUBMITTED in environ:
         return
@@ -54,7 +54,7 @@ def _master(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
 
 
 def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings in Spark's defaults file, or none without such a file."""
+    """Return the settings in Spark's defaults file, or no settings if the file does not exist."""
     home = environ.get("SPARK_HOME")
     folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
     if folder is None:
@@ -76,16 +76,16 @@ def configure_session(
         builder = builder.config(key, value)
     jar = str(jar_path())
     active = SparkSession.getActiveSession()
-    options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - it cannot be asked otherwise
+    options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - no public API
     if active is not None:  # its JVM has already read spark.jars
         active.sql(f"ADD JAR '{jar}'")
     else:
         use_python(sys.executable, options, os.environ)
     configured_jars = options.get("spark.jars", "")
     jars = [name for name in configured_jars.split(",") if name and name != jar]
-    hidden = options.get("spark.redaction.regex", _HIDDEN)
-    if _HIDDEN_TOO not in hidden and any(_HIDDEN_TOO in key.lower() for key in settings):
-        builder = builder.config("spark.redaction.regex", f"{hidden}|{_HIDDEN_TOO}")
+    redacted = options.get("spark.redaction.regex", _REDACTED)
+    if _ALSO_REDACTED not in redacted and any(_ALSO_REDACTED in key.lower() for key in settings):
+        builder = builder.config("spark.redaction.regex", f"{redacted}|{_ALSO_REDACTED}")
     return builder.config("spark.jars", ",".join([*jars, jar]))
 
 
@@ -93,11 +93,13 @@ def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> 
     """Return the catalog's configuration, without the jar."""
     require_catalog_name(catalog)
     if not str(warehouse).strip():
-        raise InvalidOptionError("no warehouse was given: say configure(builder, warehouse='<directory or URL>')")
+        raise InvalidOptionError(
+            "warehouse is empty, expected a directory or URL: configure(builder, warehouse='<directory or URL>')"
+        )
     for key in settings:
         if not key.lower().startswith(SETTING_PREFIXES):
             raise InvalidOptionError(
-                f"setting {key!r} is unknown; settings begin with {', '.join(SETTING_PREFIXES)}",
+                f"unknown setting {key!r}, expected a name that starts with {', '.join(SETTING_PREFIXES)}"
             )
     prefix = f"spark.sql.catalog.{catalog}"
     return {
@@ -110,9 +112,10 @@ def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> 
 def connect_session(
     spark: SparkSession, warehouse: str | None, settings: Mapping[str, str] | None = None
 ) -> Connection:
-    """Connect to ``warehouse``, else to that of the environment, else to that of the session's catalog ``streamhouse``.
+    """Connect to ``warehouse``, or to the warehouse of the environment, or of the session's catalog ``streamhouse``.
 
-    The catalog's settings come with it; ``settings`` override them. Raises `InvalidOptionError` if there is none.
+    For the catalog, its settings are used, and ``settings`` override them. Raises `InvalidOptionError` if no warehouse
+    is found.
     """
     options = dict(settings or {})
     if warehouse is None and not os.environ.get(WAREHOUSE_VARIABLE):
@@ -130,7 +133,9 @@ def connect_catalog(spark: SparkSession) -> Connection:
     """
     warehouse = spark.conf.get(f"{_CATALOG}warehouse", None)
     if warehouse is None:
-        raise InvalidOptionError("the session has no catalog streamhouse; make it with streamhouse_spark.configure")
+        raise InvalidOptionError(
+            "the session has no catalog streamhouse; create the session with streamhouse_spark.configure"
+        )
     return connect({**_catalog_settings(spark), "warehouse": warehouse}, {})
 
 

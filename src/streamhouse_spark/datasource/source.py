@@ -1,6 +1,6 @@
 """The data source ``streamhouse``: the methods that Spark calls.
 
-Spark passes arguments by name, so parameter names are part of the interface. It re-imports this module in each Python
+Spark passes arguments by name, so parameter names are part of the interface. Spark imports this module in each Python
 worker, so methods import only what they need.
 """
 
@@ -33,7 +33,7 @@ from streamhouse_spark.config.spark_options import (
 from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import rpc_arguments
 from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, TableNotFoundError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.warehouse.process_cache import Connection, connect
 
 if TYPE_CHECKING:
@@ -58,10 +58,10 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
     Two limits of Spark:
 
-    * Spark pushes neither columns nor filters to a Python source. If the session has the jar, batch reads and streams
-      get both through the catalog. Without the jar, name the columns:
+    * Spark pushes neither columns nor filters to a Python source. If the session has the jar, the catalog pushes them
+      down for batch reads and streams. Without the jar, name the columns:
       ``spark.read.schema("order_id long, amount double").format("streamhouse")…`` reads only these.
-    * A DataFrame, and a temporary view of one, keeps the state of its **first** use, because Spark plans the partitions
+    * A DataFrame, or a temporary view of it, reads the state of its **first** use, because Spark plans its partitions
       once. Call ``load`` again to read newer rows.
     """
 
@@ -164,19 +164,18 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         if not overwrite:
             raise InvalidOptionError(
                 f"replaceWhere requires mode('overwrite'), but the write to {name} uses mode('append'); use "
-                "mode('overwrite'), or leave replaceWhere out"
+                "mode('overwrite'), or omit replaceWhere"
             )
         from streamhouse_spark.datasource.write.replaced_part import parse_replace_where
 
         return parse_replace_where(self._connection().table(name), options.replace_where)
 
     def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
-        """Return the writer of an UPDATE, DELETE or MERGE."""
         from streamhouse_spark.datasource.dml.row_delta import ReadSet
         from streamhouse_spark.log.read_version import ReadVersion
 
         connection = self._connection()
-        read = ReadSet.from_text(self.options[rpc_arguments.SCOPE_OPTION]).of(
+        read = ReadSet.from_text(self.options[rpc_arguments.SCOPE_OPTION]).restrict(
             ReadVersion.from_text(self.options[rpc_arguments.READ_OPTION])
         )
         if not connection.table(name).state.primary_key:
@@ -194,8 +193,8 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         name = table_option(user_options, "writeStream")
         if overwrite:
             raise InvalidOptionError(
-                f"stream into {name}: output mode complete would append every result again; use outputMode('append'), "
-                "or write the results in foreachBatch to a table of their own",
+                f"stream into {name}: output mode complete would append all results again in each batch; use "
+                "outputMode('append'), or overwrite a separate table with the results in foreachBatch"
             )
         self._require_loaded(name)
         from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
@@ -237,19 +236,15 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
             self._require_same_table(self._connection().table(name))
 
     def _require_same_table(self, table: Table) -> None:
-        """Require that the name still means the table that the catalog loaded."""
-        uuid = self.options.get(rpc_arguments.UUID_OPTION)
-        if uuid is not None and uuid != table.uuid:
-            raise TableNotFoundError(
-                f"table {table.name} ({uuid}) was dropped and created again since this query was made; run the query "
-                "again, a stream with a new checkpoint",
-            )
+        if (uuid := self.options.get(rpc_arguments.UUID_OPTION)) is not None:
+            rpc_arguments.require_loaded_table(table.name, table.uuid, uuid)
 
 
 class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
-    """Placeholder for an invalid stream, whose first use raises the error.
+    """Placeholder for an invalid stream. Its first use raises the error.
 
-    If ``streamReader`` itself raised, Spark would fail while stopping a reader that does not exist and hide the error.
+    If ``streamReader`` itself raised the error, Spark would hide it: Spark would fail while it stops the missing
+    reader.
     """
 
     def __init__(self, error: StreamhouseError) -> None:
@@ -269,7 +264,7 @@ class UnsupportedStream(ErrorBoundary, DataSourceStreamReader):
 
 
 def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple[TableState, ReadTarget]:
-    """Return a target and the state that it was made from. Concurrent queries of this process may refresh the table."""
+    """Return a target and the state that it was resolved on. Concurrent queries may refresh the table, then retry."""
     while True:
         state, target = table.state, make()
         if table.state is state:
@@ -277,7 +272,7 @@ def _resolve_on_one_state(table: Table, make: Callable[[], ReadTarget]) -> tuple
 
 
 def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[str, str]) -> ReadTarget:
-    """Return the target of a batch read or a stream: Spark asks for the schema without saying which."""
+    """Return the target of a batch read or a stream. Spark requests the schema of either with the same call."""
     from streamhouse_spark.datasource.read.read_target import resolve_batch_target, resolve_stream_target
 
     try:
@@ -290,5 +285,4 @@ def _resolve_any_target(table: Table, suffix: str | None, user_options: Mapping[
 
 
 def _user_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that the user set."""
     return {name.lower(): value for name, value in options.items() if not rpc_arguments.is_internal(name)}

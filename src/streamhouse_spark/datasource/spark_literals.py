@@ -16,7 +16,7 @@ from streamhouse_spark.core.python_values import to_ticks
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return a JSON value per row of a non-nested column."""
+    """Return the JSON value of each row of a non-nested column."""
     types = pa.types
     if types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us", column.type.tz))
@@ -41,7 +41,7 @@ def _json_value(value: Any) -> Any:
 
 
 def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
-    """Return the Python value of a JSON value of a non-nested column; dates and timestamps as Arrow scalars."""
+    """Convert a JSON value of a non-nested column to a Python value. Dates and timestamps become Arrow scalars."""
     types = pa.types
     if cell is None:
         return None
@@ -55,7 +55,7 @@ def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
 
 
 def is_same_cell(left: Any, right: Any) -> bool:
-    """Return whether two JSON values of a column are equal; decimals compare regardless of scale."""
+    """Return whether two JSON values of a column are equal. Decimals compare regardless of scale."""
     if left == right or left is None or right is None:
         return bool(left == right)
     try:

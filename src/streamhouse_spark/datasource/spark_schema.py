@@ -1,6 +1,6 @@
-"""Convert between table columns and Spark's: schemas of names, columns of ``.schema(…)``, and batches.
+"""Conversion between table columns and Spark columns: schemas of names, columns of ``.schema(…)``, and batches.
 
-Spark validates only the schema of the first batch, so every batch is built in exactly Spark's schema here.
+Spark validates only the schema of the first batch. So every batch is converted to exactly Spark's schema.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 BATCH_ROWS_MIN = 1 << 14
 BATCH_ROWS_MAX = 1 << 16
 _EXISTING_METADATA = "EXISTS_DEFAULT"
-"""Metadata key of a column's value for files that lack the column, as SQL."""
+"""Metadata key of the value of a column, as SQL, in files that do not have the column."""
 EXPRESSION_METADATA = "GENERATION_EXPRESSION"
 """Metadata key of a generated column's expression, as SQL."""
 SIZE_METADATA = "__CHAR_VARCHAR_TYPE_STRING"
 """Metadata key of a CHAR or VARCHAR type."""
-_OF_DECLARATION = (ddl.DEFAULT_METADATA, _EXISTING_METADATA, EXPRESSION_METADATA)
-"""Metadata keys of a column's declaration."""
+_DECLARATION_METADATA = (ddl.DEFAULT_METADATA, _EXISTING_METADATA, EXPRESSION_METADATA)
+"""Metadata keys of the default or expression in a column's declaration."""
 
 
 def canonical_schema(schema: pa.Schema) -> pa.Schema:
@@ -46,11 +46,12 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
 def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False, defaults: bool = False) -> StructType:
     """Return the schema of a read without ``.schema(…)``, with the table's comments.
 
-    ``sizes`` adds CHAR and VARCHAR lengths, by which Spark pads values that it compares with a CHAR. ``defaults`` adds
-    the values that Spark fills in for columns that a statement omits. Files without the column read as null.
+    ``sizes`` adds CHAR and VARCHAR lengths, because Spark pads values that it compares with a CHAR. ``defaults`` adds
+    the values that Spark fills in for columns that a statement omits. In files without such a column, its value is
+    null.
     """
-    offered = spark_versions.spark_schema_of(available)
-    for shown, field in zip(offered.fields, available, strict=True):
+    spark_schema = spark_versions.spark_schema_of(available)
+    for shown, field in zip(spark_schema.fields, available, strict=True):
         column = table.find(field.name)
         if column is not None and column.comment is not None and column.type.equals(field.type):
             shown.metadata = {"comment": column.comment}
@@ -59,12 +60,12 @@ def read_schema(available: pa.Schema, table: TableSchema, *, sizes: bool = False
             shown.dataType = sized(column.size.length)
         if defaults and column is not None and column.default_sql is not None:
             shown.metadata = {**shown.metadata, ddl.DEFAULT_METADATA: column.default_sql, _EXISTING_METADATA: "NULL"}
-    return offered
+    return spark_schema
 
 
 def add_text_lengths(schema: StructType, table: TableSchema) -> StructType:
     """Add CHAR and VARCHAR lengths to the column metadata of a DataFrame. Spark pads values that it compares with a
-    CHAR, but rejects CHAR as a column type.
+    CHAR, but does not support CHAR as a type of DataFrame columns.
     """
     for shown in schema.fields:
         column = table.find(shown.name)
@@ -74,22 +75,21 @@ def add_text_lengths(schema: StructType, table: TableSchema) -> StructType:
 
 
 def split_defaults(schema: str) -> tuple[str, dict[str, str]]:
-    """Return the JSON of a ``StructType`` without defaults and expressions, and the column defaults in SQL."""
+    """Return the JSON of a ``StructType`` without defaults and expressions, and column → default in SQL."""
     struct = json.loads(schema)
     defaults = {}
     for field in struct["fields"]:
         metadata = field.get("metadata") or {}
         if ddl.DEFAULT_METADATA in metadata:
             defaults[field["name"]] = metadata[ddl.DEFAULT_METADATA]
-        other_metadata = {k: v for k, v in metadata.items() if k not in _OF_DECLARATION}
-        field["metadata"] = other_metadata
+        field["metadata"] = {k: v for k, v in metadata.items() if k not in _DECLARATION_METADATA}
     return json.dumps(struct), defaults
 
 
 def select_columns(requested: StructType, available: pa.Schema, name: str) -> tuple[str, ...]:
-    """Return the columns of ``available`` in the order of Spark's schema.
+    """Return the columns of ``available`` in the order of the requested schema.
 
-    A user schema selects columns, and can neither rename nor cast them. Raises `SchemaMismatchError` for an unknown
+    The schema of a user selects columns, and cannot rename or cast them. Raises `SchemaMismatchError` for an unknown
     column, another type, or NOT NULL for a nullable column.
     """
     by_folded_name = {field.name.casefold(): field for field in available}
@@ -98,23 +98,23 @@ def select_columns(requested: StructType, available: pa.Schema, name: str) -> tu
         field = by_folded_name.get(column.name.casefold())
         if field is None:
             near = find_nearest(column.name, available.names)
-            hint = f"did you mean '{near}'?" if near else f"the columns are {', '.join(available.names[:30])}"
-            raise SchemaMismatchError(f"the schema asks for column '{column.name}', which {name} does not have; {hint}")
+            hint = f"did you mean '{near}'?" if near else f"expected some of {', '.join(available.names[:30])}"
+            raise SchemaMismatchError(f"the schema has column '{column.name}', which {name} does not have; {hint}")
         if not field.type.equals(column.type):
             raise SchemaMismatchError(
-                f"the schema asks for column '{column.name}' of {name} as {ddl.type_name(column.type)}, it is "
-                f"{ddl.type_name(field.type)}; ask for that, and cast in the query",
+                f"the schema has column '{column.name}' of {name} as {ddl.type_name(column.type)}, expected "
+                f"{ddl.type_name(field.type)}; use this type, and cast in the query"
             )
         if field.nullable and not column.nullable:
             raise SchemaMismatchError(
-                f"the schema says that column '{column.name}' of {name} is NOT NULL, but it can be null; leave it out",
+                f"the schema has column '{column.name}' of {name} as NOT NULL, but it is nullable; omit NOT NULL"
             )
         columns.append(field.name)
     return tuple(columns)
 
 
 def narrow_binlog_schema(requested: StructType, available: pa.Schema) -> pa.Schema:
-    """Return the schema of ``$binlog`` without columns that an older DataFrame lacks in its before and after rows."""
+    """Return the schema of ``$binlog`` with only those columns of before and after rows that a DataFrame requests."""
     requested_row = next((f.dataType for f in requested if f.name.casefold() in ("before", "after")), None)
     row = available.field("after").type
     if not isinstance(requested_row, StructType) or not {f.name for f in row}.issuperset(requested_row.names):
@@ -124,7 +124,7 @@ def narrow_binlog_schema(requested: StructType, available: pa.Schema) -> pa.Sche
 
 
 class SparkColumns:
-    """Converts batches to exactly the schema that Spark expects, and to a suitable size."""
+    """Converts batches to exactly the schema that Spark expects, and merges or splits them to a suitable size."""
 
     def __init__(self, schema: StructType, columns: tuple[str, ...], name: str) -> None:
         self._schema = spark_versions.arrow_schema_of(schema)
@@ -160,8 +160,8 @@ class SparkColumns:
                 array = conversion.cast(array, field.type)
             if not field.nullable and array.null_count:
                 raise CorruptDataError(
-                    f"{self._name}: column '{name}' is NOT NULL and {array.null_count} stored rows have null in it; "
-                    "was the lake table changed by another engine?",
+                    f"{self._name}: column '{name}' is NOT NULL, but {array.null_count} stored rows have null in it; "
+                    "check whether another engine changed the lake table"
                 )
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

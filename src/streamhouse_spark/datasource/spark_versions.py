@@ -1,7 +1,7 @@
-"""Differences between PySpark 4.1, 4.2 and 4.3. No other module checks a version or catches an ImportError.
+"""Differences between PySpark 4.1, 4.2 and 4.3. No other module checks the version of PySpark.
 
-Python sources support admission control and ``Trigger.AvailableNow`` since 4.2. On 4.1, Spark calls `latestOffset`
-without arguments and reads everything at once, so rate limits are rejected there instead of ignored.
+Python sources support admission control and ``Trigger.AvailableNow`` since 4.2. Spark 4.1 calls `latestOffset` without
+arguments and reads all rows in one batch, so rate limits are rejected instead of ignored.
 """
 
 from __future__ import annotations
@@ -17,17 +17,14 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.errors import InvalidOptionError
 
-ADMISSION_CONTROL_SINCE = (4, 2)
-VIEWS_SINCE = (4, 2)
-
 
 def spark_version() -> tuple[int, int]:
     major, minor = pyspark.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
-HAS_ADMISSION_CONTROL = spark_version() >= ADMISSION_CONTROL_SINCE
-HAS_VIEWS = spark_version() >= VIEWS_SINCE
+HAS_ADMISSION_CONTROL = spark_version() >= (4, 2)
+HAS_VIEWS = spark_version() >= (4, 2)
 """Whether Spark catalogs support views. Spark before 4.2 cannot load a class that implements them."""
 
 if TYPE_CHECKING:
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or not HAS_ADMISSION_CONTROL:
 
     class SupportsTriggerAvailableNow(ABC):
-        """A stand-in for PySpark's missing class: Spark then runs AvailableNow as one batch."""
+        """Replacement for a class that PySpark does not have. Spark then runs AvailableNow as one batch."""
 
         @abstractmethod
         def prepareForTriggerAvailableNow(self) -> None: ...  # noqa: N802 - Spark's name
@@ -46,7 +43,7 @@ else:
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark requires of every batch of a read with this schema."""
+    """Return the Arrow schema that every batch of a read with this Spark schema must have."""
     if spark_version() >= (4, 2):
         return arrow_types.to_arrow_schema(schema, timezone="UTC")
     return arrow_types.to_arrow_schema(schema)
@@ -62,8 +59,8 @@ def refuse_limits_without_admission_control(**limits: int | None) -> None:
     limit_names = [name for name, value in limits.items() if value is not None]
     if limit_names and not HAS_ADMISSION_CONTROL:
         raise InvalidOptionError(
-            f"option {limit_names[0]} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which would read "
-            "everything at once: leave the option out, or upgrade",
+            f"option {limit_names[0]} requires PySpark 4.2 or newer, found {pyspark.__version__}, which reads all rows "
+            "in one batch; omit the option, or upgrade"
         )
 
 
@@ -77,9 +74,9 @@ def read_limit(max_rows: int | None, max_bytes: int | None) -> Any:
 
 
 def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None) -> tuple[int | None, int | None]:
-    """Return the row and byte limit of one micro-batch; (None, None) means unlimited.
+    """Return the row limit and the byte limit of a micro-batch; None means unlimited.
 
-    Spark passes one limit. If both options are set, the other one applies too, unless Spark reads everything.
+    Spark passes one limit. If both options are set, both limits apply, unless Spark reads all rows.
     """
     kind = type(limit).__name__
     if limit is None or kind == "ReadAllAvailable":
@@ -90,15 +87,15 @@ def limit_rows_and_bytes(limit: Any, max_rows: int | None, max_bytes: int | None
 
 
 def java_class(session: Any, name: str) -> Any | None:
-    """Return a Java class, or None if the session's JVM does not have it. Classic sessions only, because Spark Connect
-    has no local JVM.
+    """Return a Java class, or None if the session's JVM does not have it. Requires a classic session, because Spark
+    Connect has no local JVM.
     """
     resolved = functools.reduce(getattr, name.split("."), session._jvm)  # noqa: SLF001 - as PySpark's own functions do
     return None if type(resolved).__name__ == "JavaPackage" else resolved
 
 
 def java_function(function: Any, argument: Column, *more: Any) -> Column:
-    """Return the column that a Java function computes from a column and plain values. Classic sessions only."""
+    """Return the column that a Java function computes from a column and plain values. Requires a classic session."""
     from pyspark.sql import Column
     from pyspark.sql.classic.column import _to_java_column
 

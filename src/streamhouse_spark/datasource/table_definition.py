@@ -1,8 +1,8 @@
-"""Properties and partitioning of a table as Spark shows and states them.
+"""Properties and partitioning of a table in the form that Spark shows, and in CREATE TABLE.
 
-DESCRIBE EXTENDED and SHOW TBLPROPERTIES show properties under ``status.``. They cannot be set, and CREATE TABLE ignores
-them, because SHOW CREATE TABLE prints them. The same applies to ``openlineage.``, the names that OpenLineage's Spark
-listener gives the table.
+DESCRIBE EXTENDED and SHOW TBLPROPERTIES also show read-only properties. Those under ``status.`` describe the state of
+the table, those under ``openlineage.`` are the table's names in events of OpenLineage's Spark listener. CREATE TABLE
+ignores them, because the output of SHOW CREATE TABLE contains them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from streamhouse_spark.table_handle import TableHandle, log_url
 
 PROVIDER = "streamhouse"
 SHOWN_PREFIXES = ("status.", PROPERTY_PREFIX)
-"""Prefixes of properties that are shown but cannot be set."""
+"""Prefixes of read-only properties."""
 
 
 def describe_properties(table: TableHandle) -> dict[str, str]:
-    """Return all shown properties of the last read state, without a store request."""
+    """Return all properties to show, from the last read state, without a store request."""
     state, dataset = table.state, dataset_name(table.storage.url, table.name)
     shown = {
         **state.properties,
@@ -59,17 +59,16 @@ def _offsets_json(offsets: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """``PARTITIONED BY (dt, days(ts), bucket(4, id))``: partition columns and transforms, and the properties of the
-    bucket transform.
-    """
+    """Parsed ``PARTITIONED BY (dt, days(ts), bucket(4, id))``."""
 
     fields: tuple[str, ...] = ()
-    """Partition fields, as `parse_field` takes them."""
+    """Partition columns and transforms, as text for `parse_field`."""
     properties: Mapping[str, str] | None = None
+    """Table properties that the bucket transform sets."""
 
 
 def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
-    """Parse transforms. Raises `InvalidOptionError`, with a remedy, for an unsupported transform."""
+    """Parse Spark's transforms. Raises `InvalidOptionError` for an unsupported transform."""
     fields: list[str] = []
     properties: dict[str, str] = {}
     for transform in transforms:
@@ -78,24 +77,24 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
             fields.append(_column_name(transform))
         elif kind == "bucket" and not properties:
             if not columns or len(transform["arguments"]) != 1:
-                raise _unsupported_error(transform, "expected a number and a column, as in bucket(4, id)")
+                raise _unsupported_error(transform, "expected a number and columns, such as bucket(4, id)")
             count = transform["arguments"][0]
             if not str(count).lstrip("-").isdecimal() or not 1 <= int(count) <= BUCKET_COUNT_MAX:
                 raise _unsupported_error(transform, f"found {count} buckets, expected 1 to {BUCKET_COUNT_MAX}")
             key = join_names([_column_name(transform, place) for place in range(len(columns))])
             properties = {"bucket.num": str(count), "bucket.key": key}
         elif kind == "bucket":
-            raise _unsupported_error(transform, "a table has one bucket key; leave one out")
+            raise _unsupported_error(transform, "found a second bucket transform, expected one; omit it")
         elif kind == "cluster_by":
             raise InvalidOptionError(
-                f"CLUSTER BY {_format_transform(transform).removeprefix(kind)}: rows are gathered by buckets; write "
+                f"CLUSTER BY {_format_transform(transform).removeprefix(kind)} is not supported; use "
                 "PARTITIONED BY (bucket(4, id)), or set bucket.num and bucket.key"
             )
         elif len(columns) == 1:
             arguments = [*map(str, transform.get("arguments") or ()), join_names([_column_name(transform)])]
             fields.append(f"{kind}({', '.join(arguments)})")
         else:
-            reason = f"found {len(columns)} columns, expected one, as in days(ts) or truncate(4, name)"
+            reason = f"found {len(columns)} columns, expected one, such as days(ts) or truncate(4, name)"
             raise _unsupported_error(transform, reason)
     return Partitioning(tuple(fields), properties or None)
 
@@ -103,7 +102,7 @@ def parse_partitioning(transforms: Sequence[Mapping[str, Any]]) -> Partitioning:
 def _column_name(transform: Mapping[str, Any], place: int = 0) -> str:
     path = transform["columns"][place]
     if len(path) != 1:
-        raise _unsupported_error(transform, "a field inside a struct cannot partition; make it a column")
+        raise _unsupported_error(transform, "found a field of a struct, expected a column; create a column for it")
     return str(path[0])
 
 
@@ -118,7 +117,7 @@ def _format_transform(transform: Mapping[str, Any]) -> str:
 
 
 def format_partitioning(state: TableState) -> list[dict[str, Any]]:
-    """Return the partitioning of a state in the form that `parse_partitioning` takes."""
+    """Return the partitioning of a state in the form that `parse_partitioning` parses."""
     transforms: list[dict[str, Any]] = [
         {"transform": field.transform, "columns": [[field.column]], "arguments": [field.width] if field.width else []}
         for field in state.parsed.partition_fields

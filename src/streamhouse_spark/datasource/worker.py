@@ -1,8 +1,8 @@
-"""Python workers of Spark: their error boundary, and the work that a reused worker does between two requests.
+"""Python workers of Spark: their error boundary, and the work of a reused worker between two requests.
 
-Spark shows one line of an error, and the traceback goes to the worker's log: Spark adds the traceback of a worker's
-error to its own error text, unless the worker's environment hides it. Spark ends a worker after an error, so changing
-the environment here affects only that error. Errors other than `StreamhouseError` are defects and keep their traceback.
+Spark adds the traceback of a worker's error to its own error text, unless a variable in the worker's environment hides
+it. Here the traceback is logged, and the variable set, so that users see one line. This affects only one error, because
+Spark ends the worker after an error. Errors other than `StreamhouseError` are defects and keep their traceback.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _HIDDEN: Final = "SPARK_HIDE_TRACEBACK"
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _num_modules = 0
-"""Modules that were loaded when `release_memory` last collected garbage."""
+"""Number of loaded modules when `release_memory` last collected garbage."""
 
 
 class ErrorBoundary:
-    """Wraps the public methods of each subclass, and the row iterators that they return."""
+    """Hides the tracebacks of errors in public methods of each subclass, and in the row iterators that they return."""
 
     keeps_traceback = False
-    """Whether errors keep their traceback, as for batch reads and writes of the catalog: Java shows the message itself
-    and keeps Spark's text as the cause.
+    """Whether errors keep their traceback. Set for batch reads and writes of the catalog, because Java shows the
+    message itself, and uses Spark's text only as the cause.
     """
 
     def __init_subclass__(cls, **named: Any) -> None:
@@ -71,20 +71,20 @@ def _boundary(part: ErrorBoundary) -> Iterator[None]:
     except StreamhouseError as error:
         if not part.keeps_traceback and _main_module().startswith(
             "pyspark."
-        ):  # a user's own process keeps its environment
+        ):  # do not change the environment of a user's process
             logger.exception("%s, raised here:", error.condition)
             os.environ[_HIDDEN] = "1"
         raise
 
 
 def _main_module() -> str:
-    """Return the module that this process runs: one of PySpark's in a worker."""
+    """Return the module that this process runs. In a worker it is a module of PySpark."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "" if spec is None else spec.name
 
 
 def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Call `release_memory` after each call of a method that answers a request."""
+    """Call `release_memory` after each call of a method that handles a request of Spark."""
 
     @functools.wraps(method)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -96,14 +96,14 @@ def release_memory_after(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def release_memory() -> None:
-    """Exclude all loaded objects from garbage collection, and PySpark's archive from module search. Only in a worker
-    process.
+    """In a worker process, exclude all loaded objects from garbage collection, and PySpark's archive from module
+    search.
 
-    The worker daemon collects garbage after each request before it takes the next one. With this package's modules that
-    takes 70 ms, about three times as long as a catalog call. It is repeated only if modules were loaded since.
+    The worker daemon collects garbage after each request. With this package's modules that takes 70 ms, about three
+    times as long as a catalog call. Objects are excluded again only if modules were loaded since.
 
     Before 4.3, Spark invalidates all module finders at the start of each request. PySpark's archive has a finder per
-    package, and each re-reads the whole archive, which takes 90 ms in total.
+    package. Each finder then reads the whole archive again, which takes 90 ms in total.
     """
     if _main_module() != "pyspark.daemon":
         return
@@ -117,7 +117,7 @@ def release_memory() -> None:
 
 
 def _forget_archive() -> None:
-    """Drop the finders of the archive that PySpark was loaded from. An import that needs one recreates it."""
+    """Drop the module finders of the archive from which PySpark was loaded. Imports recreate them if necessary."""
     loader = getattr(sys.modules.get("pyspark"), "__loader__", None)
     if not isinstance(loader, zipimporter):
         return

@@ -1,6 +1,6 @@
-"""Deletes and rewrites rows of a log table: look, locate the rows, commit, and look again after a conflict.
+"""Deletes and rewrites of rows in a log table: locate the rows, commit, and locate them again after a conflict.
 
-A row is identified by its bucket and log offset, or if it has no offset by its lake file and position
+A row is identified by its bucket and log offset. A row without an offset is identified by its lake file and position
 (`read/lake_row_ids.py`).
 """
 
@@ -19,11 +19,11 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.partition_filter import (
     OverwriteFilter,
     OverwriteFilterFactory,
 )
+from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
 from streamhouse_spark.log.commit_validation import require_not_dropped
@@ -50,37 +50,36 @@ from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fa
 from streamhouse_spark.table_handle import TableHandle
 
 _CONFLICTS_MAX: Final = 20
-"""Retries after other writers deleted some of the same rows."""
+"""Maximum number of retries after conflicts with deletes of the same rows."""
 
 
 def delete_matching(table: TableHandle, where: Any, transaction: Transaction | None) -> int:
-    """Delete the rows that match a filter. Returns their number; 0 if the transaction is already stored.
+    """Delete the rows that match a filter. Returns their number, or 0 if the transaction is already stored.
 
-    **Commit point:** the one record that names the rows. Concurrently appended rows are kept. Raises
-    `InvalidOptionError` for a table that does not support deletes by filter, `CommitConflictError` if other writers
-    keep deleting the same rows.
+    **Commit point:** the one record that names the rows. Concurrently appended rows are not deleted. Raises
+    `InvalidOptionError` for a primary-key table, and `CommitConflictError` if other writers repeatedly delete the same
+    rows.
     """
     check_transaction(transaction)
-    filter_ = parse_filter(where)
+    filter_ = parse_condition(where)
     if filter_ is None:
-        raise InvalidOptionError("delete(where=None): a condition is needed; truncate() removes all rows")
+        raise InvalidOptionError(
+            "delete(where=None): found no condition, expected one; use truncate() to delete all rows"
+        )
     return delete_rows(
         table,
-        lambda schema: filter_.bound(schema.arrow),
+        lambda schema: filter_.bind(schema.arrow),
         InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
         transaction,
     )
 
 
 def delete_rows(
-    table: TableHandle,
-    choose: OverwriteFilterFactory,
-    initial: InitialSchema,
-    transaction: Transaction | None = None,
+    table: TableHandle, choose: OverwriteFilterFactory, initial: InitialSchema, transaction: Transaction | None = None
 ) -> int:
-    """Delete the chosen rows of the latest state, and look again if other writers deleted some of them.
+    """Delete the chosen rows of the latest state. Locate them again if other writers deleted some of them.
 
-    Returns their number. **Commit point:** one record. Raises as `delete_matching`.
+    Returns the number of deleted rows. **Commit point:** one record. Raises the errors of `delete_matching`.
     """
     for attempt in itertools.count():
         table.world.wait_to_retry(attempt)
@@ -97,7 +96,7 @@ def delete_rows(
 def locate_latest_rows(
     table: TableHandle, state: TableState, choose: OverwriteFilterFactory, initial: InitialSchema
 ) -> tuple[ReadSnapshot, RowLocations]:
-    """Locate the chosen rows of a state, or of its fallback if another engine expired the lake snapshot."""
+    """Locate the chosen rows of a state, or of a fallback snapshot if another engine expired the lake snapshot."""
     require_deletable(state)
     return read_with_fallback(
         table,
@@ -110,8 +109,8 @@ def locate_latest_rows(
 def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFilter) -> RowLocations:
     """Locate the chosen rows of a read snapshot. Raises `InvalidOptionError` for a row that cannot be identified.
 
-    The mark of the lake snapshot costs a request and is needed only for rows without offsets. If the plan may have
-    some, the mark is read and the read is planned again after it.
+    Rows without offsets need the read version of the lake snapshot, which costs a request. If the plan may contain such
+    rows, the read version is taken, and then the read is planned again.
     """
     request = ScanRequest(choice.columns, Pruning(choice.node), names_rows=True)
     read, plan = ReadVersion.of(snapshot.state), plan_scan(table, snapshot, request).plan(table)
@@ -135,8 +134,8 @@ def commit_deletion(
 ) -> int:
     """Delete the rows at these offsets and file positions in one record, its **commit point**. Returns their number.
 
-    ``read`` is the version in which they were located. Raises `CommitConflictError` if the table was truncated or one
-    of the rows was deleted since: nothing was deleted.
+    ``read`` is the version in which the rows were located. Raises `CommitConflictError`, without deleting a row, if the
+    table was truncated or a row was deleted since.
     """
 
     def plan(state: TableState, _time_ms: int, base: ReadVersion) -> Sequence[Action]:
@@ -151,17 +150,13 @@ def commit_deletion(
 
 
 def commit_rewrite(
-    table: TableHandle,
-    old: RowLocations,
-    staged: StagedRows | None,
-    read: ReadVersion,
-    updated: RowLocations = NO_ROWS,
+    table: TableHandle, old: RowLocations, staged: StagedRows | None, read: ReadVersion, updated: RowLocations = NO_ROWS
 ) -> TableState:
-    """Delete the old rows and add staged ones in one record, its **commit point**. Returns the state after it.
+    """Delete old rows and add staged rows in one record, its **commit point**. Returns the state after the record.
 
-    ``updated`` are those of the old rows that are replaced, as the record stores. ``read`` is the version in which the
-    rows were read; appends since are allowed. Raises `CommitConflictError` if the table was truncated or altered, one
-    of the rows was deleted or, for a strict ``read``, any row was added since: nothing was written.
+    ``updated`` are the old rows that new rows replace; the record stores them. ``read`` is the version in which the old
+    rows were read. Raises `CommitConflictError`, without writing a row, if since then the table was truncated or
+    altered, an old row was deleted, or for a strict ``read`` any row was added.
     """
     added = mark_as_rewrite(staged) if staged is not None and staged.segments else None
 
@@ -175,7 +170,7 @@ def commit_rewrite(
         if added is None:
             return deletions
         if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
-            raise changed_since_read_error(state, "rows that it replaces were deleted concurrently")
+            raise changed_since_read_error(state, "rows that the statement replaces were deleted concurrently")
         if has_dropped_partitions(state, base):
             raise changed_since_read_error(state, "a partition was dropped")
         return (*deletions, make_append_action(state, added, time_ms))
@@ -192,9 +187,9 @@ def commit_with_conflict_check(
     transaction: Transaction | None = None,
     staged: StagedRows | None = None,
 ) -> CommitResult:
-    """Commit a plan that deletes ``rows`` with `make_delete_actions`, and may add ``staged`` ones, in one record.
+    """Commit a plan that deletes ``rows`` with `make_delete_actions`, and may add ``staged`` rows, in one record.
 
-    The plan gets the base for conflict detection: ``read`` with the lake snapshots checked since. See
+    The plan receives the base for conflict detection: ``read``, with the lake snapshots that were checked since. See
     `read.lake_row_ids.retry_with_relocated_rows`.
     """
     staged_ms = staged.staged_ms if staged is not None else None
@@ -208,10 +203,10 @@ def commit_with_conflict_check(
 
 
 def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
-    """Return whether a partition was dropped since a state was read: its rows keep their offsets in the log.
+    """Return whether a partition was dropped since a version was read. The rows of a partition keep their offsets.
 
-    Lake snapshots then lack more rows than records deleted. Snapshots from before the last truncation are ignored: a
-    state that was read since has none of them, and maybe no other.
+    After a drop, more rows are missing from lake snapshots than records deleted. Snapshots from before the last
+    truncation are ignored, because a version that was read after the truncation does not include them.
     """
     pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
     ids = [pair.snapshot_id for pair in pairs]
@@ -220,7 +215,7 @@ def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
 
 
 def mark_as_rewrite(staged: StagedRows) -> StagedRows:
-    """Mark the rows as written by an operation that read the table."""
+    """Mark staged rows as written by an operation that read the table."""
     pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
     return replace(staged, segments=tuple(pieces))
 
@@ -228,9 +223,9 @@ def mark_as_rewrite(staged: StagedRows) -> StagedRows:
 def make_delete_actions(
     state: TableState, rows: Mapping[int, OffsetSet], read: ReadVersion, files: FileRows = NO_FILE_ROWS
 ) -> tuple[DeleteRows, ...]:
-    """Return the action that deletes rows of a state; none if all of them were trimmed. Pure.
+    """Return the action that deletes rows of a state, or no action if all rows were trimmed. Does no I/O.
 
-    Raises as `commit_deletion`, and `LakeSnapshotChangedError`, which `retry_with_relocated_rows` handles.
+    Raises the errors of `commit_deletion`, and `LakeSnapshotChangedError`, which `retry_with_relocated_rows` handles.
     """
     require_not_dropped(state)
     read.require_same_table(state)
@@ -244,7 +239,7 @@ def make_delete_actions(
         already_deleted = state.deleted[bucket].common(runs) if bucket in state.deleted else None
         if already_deleted:
             raise changed_since_read_error(
-                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted by another"
+                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted concurrently"
             )
         if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
             raise changed_since_read_error(

@@ -1,11 +1,11 @@
-"""Overwrites of a part of a table: the rows of a condition, or of some partitions, in one record.
+"""Overwrites of a part of a table: the rows that match a condition, or the rows of partitions, in one record.
 
-**Commit point:** the one record that deletes the rows and adds the new ones. The part is determined when the record is
-written: rows of it that were committed before are deleted, whoever wrote them and tiered or not, and later rows are
-kept. So an overwrite never conflicts with other writers; all are serializable. Before the record nothing has changed.
+**Commit point:** the one record that deletes the old rows and adds the new rows. It deletes all rows of the part that
+were committed before it, tiered or not, and keeps later rows. So an overwrite never conflicts with other writers, and
+all writes are serializable.
 
-Rows of a log table are deleted by offset. They are located before the commit attempt, which only locates rows that were
-appended since. In a primary-key table deletions and new rows become at most one change per key; see
+Rows of a log table are deleted by offset. They are located before the commit attempt, and the attempt locates only rows
+that were appended since. In a primary-key table, deletes and new rows become at most one change per key, see
 `streamhouse_spark.kv.partition_overwrite`.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.delete import locate_latest_rows, locate_rows, make_delete_actions
@@ -32,17 +33,15 @@ from streamhouse_spark.expressions.partition_filter import (
     OverwriteFilterFactory,
     PartitionMatches,
     PartitionOverwriteFilter,
+    partitions_of,
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
-from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.lake_row_ids import (
-    OffsetsUnavailableError,
-    retry_with_relocated_rows,
-)
+from streamhouse_spark.read.lake_row_ids import OffsetsUnavailableError, retry_with_relocated_rows
 from streamhouse_spark.read.read_snapshot import ReadSnapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema
 from streamhouse_spark.schema.partitioning import PartitionField
@@ -51,17 +50,17 @@ from streamhouse_spark.write.log_writer import LogTableWriter, retry_schema_chan
 from streamhouse_spark.write.upsert import PrimaryKeyTable
 
 _LOCATE_TRIES_MAX: Final = 3
-"""Times that all rows are located before the commit attempt; after that the attempt itself locates them."""
+"""Number of times that rows are located before the commit attempt. After that, the attempt itself locates all rows."""
 
 
 class _RelocateError(Exception):
-    """Raised by a commit attempt if all rows must be located again, because other threads wait for the attempt."""
+    """Raised by a commit attempt that would have to locate all rows again, while other threads wait for the attempt."""
 
 
 def overwrite(
     table: TableHandle, log_writer: LogTableWriter, rows: Any, where: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace all rows, or those that match a filter; see `Table.overwrite`."""
+    """Replace all rows, or the rows that match a filter; see `Table.overwrite`."""
     check_transaction(transaction)
     if where is not None:
         condition = condition_filter(where)
@@ -73,7 +72,7 @@ def overwrite(
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _overwrite_rows(table, log_writer, rows, transaction, lambda _state, _rows: condition)
+        return _overwrite_rows(table, log_writer, rows, transaction, condition)
     if table.state.primary_key:
         return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
     return log_writer.append(rows, transaction, overwrite=True)
@@ -82,17 +81,20 @@ def overwrite(
 def overwrite_partitions(
     table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
 ) -> BucketOffsets:
-    """Replace the partitions that occur in the rows; see `Table.overwrite_partitions`."""
-
-    def of_rows(state: TableState, fitted: pa.Table) -> OverwriteFilterFactory:
-        choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
-        return lambda _schema: choice
-
-    require_partitioned(table.state)
+    """Replace the partitions of the new rows; see `Table.overwrite_partitions`."""
+    fields = require_partitioned(table.state)
     if table.state.primary_key:
         keyed = PrimaryKeyTable(table)
-        return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
-    return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
+        return keyed.upsert(
+            rows,
+            transaction=transaction,
+            choosing=lambda fitted: _choose_partitions(PartitionOverwriteFilter.of(fitted, fields)),
+        )
+    return _overwrite_rows(table, log_writer, rows, transaction, None)
+
+
+def _choose_partitions(partitions: PartitionOverwriteFilter) -> OverwriteFilterFactory:
+    return lambda _schema: partitions
 
 
 def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
@@ -103,7 +105,7 @@ def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
 
 
 def partition_filter(chosen: PartitionMatches) -> PartitionOverwriteFilter:
-    """Return a filter of partitions, which all name the same columns."""
+    """Return a filter for partitions. All matches must name the same columns."""
     partitions = pa.concat_tables(
         pa.table({name: pa.array([value.as_py()], value.type) for name, value in match}) for match in chosen.matches
     )
@@ -115,22 +117,26 @@ def _overwrite_rows(
     log_writer: LogTableWriter,
     rows: Any,
     transaction: Transaction | None,
-    choosing: Callable[[TableState, pa.Table], OverwriteFilterFactory],
-    *,
-    by_partition: bool = False,
+    condition: OverwriteFilterFactory | None,
 ) -> BucketOffsets:
-    """Stage and commit; retry if columns or partitioning changed. ``choosing`` is given the converted rows."""
+    """Stage and commit; retry if columns or partitioning changed. Without a condition, replace the rows' partitions."""
     check_transaction(transaction)
 
     def attempt() -> BucketOffsets:
-        state, fitted, missing = log_writer.fit_rows(rows)
-        stager = log_writer.stager(state)
-        fitted = stager.fill_generated(fitted)  # partition columns may be generated
+        state, missing, pieces = log_writer.fit_pieces(rows)
         require_deletable(state)
-        choose = choosing(state, fitted)
-        require_matching_rows(choose(state.schema), fitted, table.name)
-        fields = state.parsed.partition_fields if by_partition else None
-        return commit_replacement(table, stager.stage(fitted, missing), choose, transaction, fields=fields)
+        stager, fields = log_writer.stager(state), None if condition else require_partitioned(state)
+        staged: list[StagedRows] = []
+        partitions: list[pa.Table] = []
+        for piece in map(stager.fill_generated, pieces):  # partition columns may be generated
+            if fields is not None:
+                partitions.append(partitions_of(piece, fields))
+            elif condition is not None:
+                require_matching_rows(condition(state.schema), piece, table.name)
+            staged.append(stager.stage(piece, missing))
+        distinct = distinct_rows(pa.concat_tables(partitions)) if partitions else pa.table({})
+        choose = condition or _choose_partitions(PartitionOverwriteFilter(distinct, fields or ()))
+        return commit_replacement(table, merge_staged_rows(staged), choose, transaction, fields=fields)
 
     return retry_schema_changes(table, rows, attempt)
 
@@ -143,12 +149,12 @@ def commit_replacement(
     read: ReadVersion | None = None,
     fields: Sequence[PartitionField] | None = None,
 ) -> BucketOffsets:
-    """Replace the selected rows by staged ones in one record, its **commit point**. Returns the offsets of the new
+    """Replace the selected rows by staged rows in one record, its **commit point**. Returns the offsets of the new
     rows.
 
-    With ``fields`` whole partitions by these fields are replaced; raises `CommitConflictError` if the partitioning has
-    changed. With ``read``, the version that the new rows were computed from, it also raises `CommitConflictError` if a
-    selected row was added or deleted since. Other errors are those of `Table.append`; then nothing has changed.
+    With ``fields``, whole partitions by these fields are replaced; raises `CommitConflictError` if the partitioning
+    changed. ``read`` is the version from which the new rows were computed; raises `CommitConflictError` if a selected
+    row was added or deleted since. Also raises the errors of `Table.append`.
     """
     for attempt in range(_LOCATE_TRIES_MAX + 1):
         chosen = OverwriteTarget(table, choose, read, fields=fields, may_locate=attempt == _LOCATE_TRIES_MAX)
@@ -167,9 +173,9 @@ def commit_replacement(
 
 
 class OverwriteTarget:
-    """The selected rows of a log table by offset, brought up to the state of each commit attempt.
+    """The selected rows of a log table by offset, which each commit attempt updates to its state.
 
-    For one commit; not thread-safe.
+    Use an instance for one commit. Not thread-safe.
     """
 
     def __init__(
@@ -181,9 +187,9 @@ class OverwriteTarget:
         fields: Sequence[PartitionField] | None = None,
         may_locate: bool,
     ) -> None:
-        """Target the rows that ``choose`` selects, with ``fields`` those of partitions by these fields.
+        """Target the rows that ``choose`` selects. With ``fields``, the rows are whole partitions by these fields.
 
-        With ``may_locate`` a commit attempt may locate all rows, however long that takes.
+        With ``may_locate``, a commit attempt may locate all rows, even if that takes long.
         """
         self._fields = None if fields is None else tuple(fields)
         self._table = table
@@ -192,17 +198,17 @@ class OverwriteTarget:
         self._may_locate = may_locate
         self._state: TableState | None = None
         self._base: ReadVersion | None = None
-        """The version in which all rows were located, with the lake snapshots checked since."""
+        """The version in which all rows were located, with the lake snapshots that were checked since."""
         self._rows: dict[int, OffsetSet] = {}
         self._files: FileRows = NO_FILE_ROWS
-        """The selected rows without offsets, as the state's lake snapshot has them."""
+        """The selected rows without offsets, by file and position in the state's lake snapshot."""
 
     def locate(self) -> None:
         """Locate the rows in the latest state."""
         self._locate(self._table.refresh())
 
     def commit_with_relocated_rows(self, commit: Callable[[OverwriteTarget], BucketOffsets]) -> BucketOffsets:
-        """Return the result of a commit of these rows, see `read.lake_row_ids.retry_with_relocated_rows`."""
+        """Commit these rows, and return the result. See `read.lake_row_ids.retry_with_relocated_rows`."""
 
         def committed(base: ReadVersion) -> BucketOffsets:
             self._base = base
@@ -212,7 +218,7 @@ class OverwriteTarget:
         return retry_with_relocated_rows(self._table, lambda: self._rows, base, committed)
 
     def __call__(self, state: TableState) -> Sequence[Action]:
-        """Return the actions that delete the rows of a state. Raises as `make_delete_actions`."""
+        """Return the actions that delete the rows of a state. Raises the errors of `make_delete_actions`."""
         if self._fields is not None:
             require_partitioned_by(state, self._fields)
         if self._state is None or not _can_advance(self._state, state, has_files=bool(self._files)):
@@ -238,7 +244,7 @@ class OverwriteTarget:
         self._rows, self._files = dict(located.rows), located.files
 
     def _advance(self, followed_state: TableState, state: TableState) -> None:
-        """Update the rows to a later state: remove those deleted since, and add those appended since."""
+        """Update the rows to a later state: remove rows that were deleted since, and add rows appended since."""
         ends = {
             bucket: OffsetRange(followed_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
         }
@@ -260,7 +266,7 @@ class OverwriteTarget:
         self._state = state
 
     def _require_unchanged(self, state: TableState) -> None:
-        """Raise `CommitConflictError` if selected rows were added, or any deleted, since the version read."""
+        """Raise `CommitConflictError` if a selected row was added, or any row deleted, since the read version."""
         if (read := self._read) is None:
             return
         read.require_same_table(state)
@@ -275,7 +281,7 @@ class OverwriteTarget:
 
 
 def _can_advance(followed_state: TableState, state: TableState, *, has_files: bool) -> bool:
-    """Return whether located rows are still valid in a later state, apart from rows appended or deleted since."""
+    """Return whether located rows can be updated to a later state by adding appended and removing deleted rows."""
     if followed_state is state or followed_state.version == state.version:
         return True
     if has_files and state.recorded_lake is not followed_state.recorded_lake:

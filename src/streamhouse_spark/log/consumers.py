@@ -54,10 +54,7 @@ class LogPosition(Mapping[int, int]):
         return len(self.offsets)
 
     def moved_to(self, state: TableState) -> LogPosition:
-        """Return the position in a table of another history, or after trimming.
-
-        It has the same offsets, limited to the retained rows.
-        """
+        """Return the position in another history, or after trimming: these offsets, limited to the retained rows."""
         first, ends = first_retained_offsets(state), state.ends
         return LogPosition.of(state, {b: max(at, min(self.offsets.get(b, at), ends[b])) for b, at in first.items()})
 

@@ -55,7 +55,7 @@ class BatchLookup:
 
     def require_no_found_column(self, columns: Sequence[str] | None) -> None:
         """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
-        shape = self._keyed.shape()
+        shape = self._keyed.keyed_schema()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_distinct_names(
             names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it"
@@ -72,7 +72,7 @@ class BatchLookup:
     ) -> pa.Table:
         """Look up keys; see `Table.lookup`. The last column shows whether each key was found."""
         state = self.state(max_staleness_ms, at_least)
-        shape = self._keyed.shape(state)
+        shape = self._keyed.keyed_schema(state)
         value_names = _value_names(shape, columns)
         key_rows = self._keyed.keys(keys, shape)
         if key_rows.nbytes > arrow_rows.KEYS_BYTES_MAX:
@@ -218,10 +218,10 @@ class BatchLookup:
     ) -> _Result:
         """Call ``look``, and retry if another process of this host applied rows of an unknown schema."""
         try:
-            return look(state, self._keyed.shape(state))
+            return look(state, self._keyed.keyed_schema(state))
         except UnknownSchemaError:
             state = self._table.refresh()
-            return look(state, self._keyed.shape(state))
+            return look(state, self._keyed.keyed_schema(state))
 
     def _is_newest(self, state: TableState) -> bool:
         """Return whether a log on a local disk has no record after this state, with one stat instead of a failing read.

@@ -174,7 +174,7 @@ class PointLookup:
         has_turn = SCHEDULER.acquire()
         try:
             state = self._lookup.state(max_staleness_ms, at_least)
-            plan = self._get_plan(self._keyed.shape(state), columns)
+            plan = self._get_plan(self._keyed.keyed_schema(state), columns)
             values = plan.key_values(key)
             encoded_key = plan.key.encode(values) if plan.key is not None else None
             value = self._read_value(state, plan.shape, *encoded_key) if encoded_key is not None else None
@@ -190,7 +190,7 @@ class PointLookup:
         try:
             return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
         except SchemaMismatchError:  # columns were renamed or dropped after the state of the plan
-            shape = self._keyed.shape(self._table.refresh())
+            shape = self._keyed.keyed_schema(self._table.refresh())
             if shape is plan.shape:
                 raise
             return self._lookup_with_arrow(self._get_plan(shape, columns), values, max_staleness_ms, at_least)

@@ -1,4 +1,4 @@
-"""Creation of materialized tables, and the handle of one."""
+"""Creation of materialized tables, and their handles."""
 
 from __future__ import annotations
 
@@ -46,30 +46,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ViewDescription:
-    """The current definition and state of a view."""
+    """The current definition and status of a materialized table."""
 
     name: str
     query: str
     mode: str
     freshness_ms: int
     refreshes: int
-    """Number of refreshes so far."""
+    """Number of committed refresh steps."""
     lineage: Lineage | None
     """The source versions that the view reflects; None before the first refresh."""
     commits_behind: Mapping[str, int]
-    """Source → commits that the view does not contain in full."""
+    """Source → number of commits that the view does not contain completely."""
     rows_behind: Mapping[str, int]
-    """Source → rows of these commits, or changes for a primary-key table. Between two steps it counts all rows of a
-    commit of which the view contains a part."""
+    """Source → number of rows in these commits; of changes for a primary-key table. After a step that ends within a
+    commit, all rows of this commit are counted."""
     step_rows: int | None
     paused: bool = False
     """Whether refresh services skip the view."""
 
 
 class MaterializedTable:
-    """A table that stores the result of a query; returned by `materialize`. Its rows are read like those of any
-    table.
-    """
+    """A table that stores the result of a query. `materialize` returns it. Its rows are read like rows of any table."""
 
     def __init__(self, spark: SparkSession, connection: Connection, name: str) -> None:
         self._connection = connection
@@ -78,20 +76,20 @@ class MaterializedTable:
 
     @property
     def table(self) -> Table:
-        """The table that stores the rows."""
+        """The table that stores the rows. Opened by name for each access."""
         return self._connection.table(self.name)
 
     def refresh(self) -> RefreshReport:
         """Refresh the view to the latest versions of its sources, in one commit or in steps; see `materialize`.
 
-        A paused view is refreshed too: a pause is for services.
+        A paused view is also refreshed, because a pause affects only services.
         """
         return self._refresh(self.name)
 
     def pause(self) -> None:
         """Make refresh services skip the view until `resume`.
 
-        Durable when this returns. Each service checks it before its next refresh; a refresh in progress may still
+        The pause is durable when this returns. Services check it before each refresh; a refresh in progress may still
         commit. Idempotent.
 
         **Commit point:** one record of the view's table, with its definition.
@@ -99,9 +97,9 @@ class MaterializedTable:
         pause_refreshes(self.table)
 
     def resume(self) -> None:
-        """Make refresh services refresh the view again, from the versions that it reflects.
+        """End a pause: refresh services refresh the view again, starting with the source versions that it reflects.
 
-        Durable when this returns; services notice it within seconds. Idempotent.
+        Durable when this returns; services detect it within seconds. Idempotent.
 
         **Commit point:** one record of the view's table, with its definition.
         """
@@ -142,10 +140,10 @@ def create_view_table(
     properties: Mapping[str, str],
     step_rows: int | None = None,
 ) -> MaterializedTable:
-    """Create the table of a view, or open the existing one with this query, without refreshing it."""
+    """Create the table of a view, or open the existing table with this query, without a refresh."""
     path = str(parse_table_name(name).require_table("materialize"))
     if reserved := sorted({VIEW, PRIMARY_KEY} & properties.keys()):
-        raise InvalidOptionError(f"{path}: the property {reserved[0]} is set by materialize; leave it out")
+        raise InvalidOptionError(f"{path}: materialize sets the property {reserved[0]}; omit it")
     freshness_ms, parsed_mode = parse_freshness_ms(freshness), parse_mode(mode)
     steps = parse_step_rows(step_rows, parsed_mode)
     try:
@@ -153,9 +151,11 @@ def create_view_table(
     except TableNotFoundError:
         definition = None
     except InvalidOptionError as error:
-        raise TableExistsError(f"{path} exists and is not a materialized table; choose another name") from error
+        raise TableExistsError(
+            f"{path} already exists, but is not a materialized table; choose another name"
+        ) from error
     if definition is not None and (definition.query, definition.mode) != (query, parsed_mode):
-        raise TableExistsError(f"{path} is a materialized table of another query or mode; drop it first")
+        raise TableExistsError(f"{path} is a materialized table with another query or mode; drop it first")
     if definition is None:
         session = session_values(spark)
         new = ViewDefinition(query, parsed_mode, freshness_ms, (), "bag", session, step_rows=steps)
@@ -166,13 +166,12 @@ def create_view_table(
 def _create(
     spark: SparkSession, connection: Connection, path: str, definition: ViewDefinition, properties: Mapping[str, str]
 ) -> None:
-    """Create the table of a view after Spark has analysed and checked the query."""
     parsed = parse_query(path, definition.query)
     sources = {name: connection.table(name) for name in parsed.sources}
     relations = new_relations(spark, parsed, sources)
     states = {name: source.refresh() for name, source in sources.items()}
     versions = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
-    relations.begin(RefreshStep(1, None, Lineage(tuple(versions), f"{path} is made")))
+    relations.begin(RefreshStep(1, None, Lineage(tuple(versions), f"{path} is created")))
     try:
         new = {name: f"{relations.prefix}{source_id}_new" for name, source_id in relations.ids.items()}
         written = relations.sql(parsed.text_over(new))
@@ -180,7 +179,7 @@ def _create(
         names = tuple(column.name for column in columns)
         if len({name.lower() for name in names}) < len(names):
             raise SchemaMismatchError(
-                f"the query of {path} has several columns with one name ({', '.join(names)}); use AS"
+                f"the query of {path} has columns with equal names ({', '.join(names)}); rename columns with AS"
             )
         identity: str = "bag"
         key: tuple[str, ...] = (KEY, ORDINAL)
@@ -193,7 +192,7 @@ def _create(
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))
             if [field.dataType for field in whole.fields][-len(names) :] != [column.dataType for column in columns]:
                 raise InvalidOptionError(
-                    f"the query of {path} is parsed with types that differ from Spark's; use mode='full'"
+                    f"the query of {path} has types here that differ from Spark's types; use mode='full'"
                 )
     finally:
         relations.drop()

@@ -1,7 +1,7 @@
 """Incremental aggregation in the driver, without a Spark job, for few changes, plain columns and exact arithmetic.
 
-It returns the rows of `IncrementalAggregate.merge_sql` for the same aggregates by the same rules, with Arrow instead of
-Spark. Everything that might differ is left to Spark: floating point numbers, expressions, conditions, overflows.
+It returns the same rows as `IncrementalAggregate.merge_sql`, computed with Arrow instead of Spark. Whatever might give
+another result is left to Spark: floating-point numbers, expressions, conditions, overflows.
 """
 
 from __future__ import annotations
@@ -19,9 +19,17 @@ from streamhouse_spark.core.arrow_rows import combine_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, Aggregate, IncrementalAggregate, Part, group_column
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT, scan_name, single_scan
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, source_tables
-from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, iter_equal_columns, scan_name, single_scan
+from streamhouse_spark.views.ivm.logical_plan import (
+    FilterProject,
+    Group,
+    Join,
+    Node,
+    Scan,
+    source_tables,
+    split_conjunction,
+)
+from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY
 
 _SAME_TEXT_TYPES: Final = ("tinyint", "smallint", "int", "bigint", "string", "date", "boolean")
 """Types whose values have the same text in Arrow and in Spark."""
@@ -31,20 +39,20 @@ ViewLookup = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """Rows of one step that the driver has read."""
+    """Rows that the driver has read for a refresh step."""
 
     changed: Collection[str]
     """The sources that changed."""
     changes: Mapping[str, pa.Table]
     """Source → its changes, with weights."""
     looked_up: Mapping[str, pa.Table]
-    """Use of an unchanged source → its rows that match changes of other sources."""
+    """`scan_name` of an unchanged source → its rows that match changes of other sources."""
 
 
 def merge_aggregates(incremental: IncrementalAggregate, rows: LocalRows, find_rows: ViewLookup) -> pa.Table | None:
-    """Return the rows of `IncrementalAggregate.merge_sql`; None if Spark must compute them.
+    """Return the rows of `IncrementalAggregate.merge_sql`, or None if Spark must compute them.
 
-    ``find_rows`` looks up rows of the view.
+    ``find_rows`` looks up rows of the view by key.
     """
     root = incremental.root
     if not _is_supported(incremental, root):
@@ -52,14 +60,14 @@ def merge_aggregates(incremental: IncrementalAggregate, rows: LocalRows, find_ro
     try:
         delta = _compute_delta(root.child, rows)
         if delta is not None and not delta.num_rows:
-            return pa.table({GONE: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
+            return pa.table({IS_DELETED: pa.array([], pa.bool_()), RECOMPUTE: pa.array([], pa.bool_())})
         return None if delta is None else _merge_groups(incremental, root, delta, find_rows)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # an overflow, or a type without this function
         return None
 
 
 def _is_supported(incremental: IncrementalAggregate, root: Group) -> bool:
-    """Return whether the view consists of grouping columns and aggregates of columns, all of exact types."""
+    """Return whether all columns of the view are grouping columns or aggregates of columns, with exact types."""
     types = incremental.statements.types
     if not root.groups or any(types[name] not in _SAME_TEXT_TYPES for name in root.groups):
         return False
@@ -73,11 +81,10 @@ def _is_exact(part: Part, expression: exp.Expr, kind: str) -> bool:
         return True
     is_of_column = isinstance(_argument(expression), exp.Column) and not isinstance(expression, exp.CountIf)
     is_float = part.kind in ("min", "max") and kind in ("float", "double")
-    return is_of_column and part.kind != "grown" and not is_float
+    return is_of_column and part.kind != "float_sum" and not is_float
 
 
 def _argument(expression: exp.Expr) -> exp.Expr:
-    """Return the single argument of an aggregate."""
     this: exp.Expr = expression.this
     return this.expressions[0] if isinstance(this, exp.Distinct) else this
 
@@ -86,7 +93,7 @@ def _argument(expression: exp.Expr) -> exp.Expr:
 
 
 def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the inserted and deleted rows of a node with weights; None for an unsupported plan."""
+    """Return the inserted and deleted rows of a node with weights, or None for an unsupported plan."""
     match node:
         case Scan(table, of):
             delta = rows.changes.get(table)
@@ -95,29 +102,27 @@ def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
             delta = _compute_delta(child, rows) if _is_column_projection(node) else None
             return None if delta is None else _project_columns(delta, node, WEIGHT)
         case Join(kind, left, right):
-            moves = [bool(source_tables(side) & set(rows.changed)) for side in (left, right)]
-            if moves == [True, False] and kind in ("inner", "left"):
+            changes = [bool(source_tables(side) & set(rows.changed)) for side in (left, right)]
+            if changes == [True, False] and kind in ("inner", "left"):
                 return _join_changes(node, left, right, rows)
-            return _join_changes(node, right, left, rows) if moves == [False, True] and kind == "inner" else None
+            return _join_changes(node, right, left, rows) if changes == [False, True] and kind == "inner" else None
     return None
 
 
-def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.Table | None:
-    """Return the changes of one side of a join, joined with the looked-up rows of the other side."""
+def _join_changes(join: Join, changed: Node, other: Node, rows: LocalRows) -> pa.Table | None:
+    """Join the changes of one side with the looked-up rows of the other side. Returns None for an unsupported join."""
     scan = single_scan(other)
-    pairs = _equality_pairs(join.on, moving, other)
+    pairs = list(iter_equal_columns(join.on, changed, other))
     looked_up = rows.looked_up.get(scan_name(scan)) if scan is not None else None
-    if looked_up is None or pairs is None:
+    if looked_up is None or len(pairs) < len(split_conjunction(join.on)):  # there are other conditions
         return None
-    delta, other_rows = _compute_delta(moving, rows), _project_rows(other, looked_up)
+    delta, other_rows = _compute_delta(changed, rows), _project_rows(other, looked_up)
     if delta is None or other_rows is None:
         return None
-    if any(
-        pa.types.is_floating(delta.column(name).type) for name, _ in pairs
-    ):  # -0.0 equals 0.0, but their bytes differ
+    if any(pa.types.is_floating(delta.column(name).type) for name, _ in pairs):  # -0.0 and 0.0 have different bytes
         return None
     names = [f"__streamhouse_key_{number}" for number in range(len(pairs))]
-    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares integers of any two types
+    for name, (ours, theirs) in zip(names, pairs, strict=True):  # Spark compares integers of different types
         delta = delta.append_column(name, _widen_column(delta.column(ours)))
         other_rows = other_rows.append_column(name, _widen_column(other_rows.column(theirs)))
     kind = "left outer" if join.kind == "left" else "inner"
@@ -126,23 +131,6 @@ def _join_changes(join: Join, moving: Node, other: Node, rows: LocalRows) -> pa.
 
 def _widen_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.int64()) if pa.types.is_integer(column.type) else column
-
-
-def _equality_pairs(on: exp.Expr, moving: Node, other: Node) -> list[tuple[str, str]] | None:
-    """Return the pairs of columns that a join condition equates; None if it has any other part."""
-    pairs = []
-    for part in on.flatten() if isinstance(on, exp.And) else [on]:
-        equal = part.unnest()
-        if not isinstance(equal, exp.EQ) or not isinstance(equal.this, exp.Column):
-            return None
-        if not isinstance(equal.expression, exp.Column):
-            return None
-        left, right = equal.this.name, equal.expression.name
-        pair = (left, right) if left in moving.columns else (right, left)
-        if pair[0] not in moving.columns or pair[1] not in other.columns:
-            return None
-        pairs.append(pair)
-    return pairs
 
 
 def _project_rows(node: Node, rows: pa.Table) -> pa.Table | None:
@@ -194,17 +182,17 @@ def _merge_groups(incremental: IncrementalAggregate, root: Group, delta: pa.Tabl
     is_deleted = pc.fill_null(pc.invert(remains), fill_value=False)
     shown = {name: values[column] for column, name in zip(root.columns, statements.names, strict=True)}
     by_group = {group_column(name): groups.column(name) for name in root.groups}
-    rows = pa.table({**keys, **shown, GONE: is_deleted, RECOMPUTE: recompute, **by_group})
+    rows = pa.table({**keys, **shown, IS_DELETED: is_deleted, RECOMPUTE: recompute, **by_group})
     same = is_present
     for name, value in values.items():
         both_null = pc.and_(pc.is_null(value), pc.is_null(old[name]))
         same = pc.and_(same, pc.or_(both_null, pc.fill_null(pc.equal(value, old[name]), fill_value=False)))
-    absent = pc.and_(is_deleted, pc.invert(is_present))  # a group that had no row and has none
+    absent = pc.and_(is_deleted, pc.invert(is_present))  # the group has no row before and after the changes
     return rows.filter(pc.or_(recompute, pc.invert(pc.or_(absent, pc.and_(same, pc.invert(is_deleted))))))
 
 
 def _group_changes(incremental: IncrementalAggregate, root: Group, delta: pa.Table) -> pa.Table:
-    """Return the changed groups with their aggregated changes, like `IncrementalAggregate.changes_sql`."""
+    """Return the changed groups with their aggregated changes, as in `IncrementalAggregate.changes_sql`."""
     weights = delta.column(WEIGHT)
     is_insert = pc.greater(weights, 0)
     columns, sums = {name: delta.column(name) for name in root.groups}, [("rows", "sum")]
@@ -253,11 +241,11 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 
 def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
-    """Return the hash of `refresh_sql.hash_sql`. Raises ``ArrowInvalid`` for dates whose text differs in Spark."""
+    """Compute the hash of `refresh_sql.hash_sql`. Raises ``ArrowInvalid`` for dates whose text differs in Spark."""
     parts = []
     for name in columns:
         if is_beyond_python(rows.column(name)):
-            raise pa.ArrowInvalid("Arrow and Spark do not write such a date as the same text")
+            raise pa.ArrowInvalid("Arrow and Spark format this date differently")
         text = combine_chunks(rows.column(name)).cast(pa.string())
         encoded = pc.binary_join_element_wise(pc.utf8_length(text).cast(pa.string()), text, ":")
         parts.append(pc.if_else(pc.is_null(text), pa.scalar("n"), encoded))
@@ -268,7 +256,7 @@ def _hash_columns(rows: pa.Table, columns: Collection[str]) -> pa.Array:
 def _compute_remains(
     rows: pa.ChunkedArray, is_present: pa.ChunkedArray, new: Mapping[str, _NewValue]
 ) -> pa.ChunkedArray:
-    """Return whether each group has a row afterwards; null if unknown."""
+    """Return whether each group has source rows after the changes; null if unknown."""
     num_rows = next((aggregate.value for aggregate in new.values() if aggregate.part.kind == "rows"), None)
     if num_rows is not None:
         return _count_rows(num_rows)
@@ -285,7 +273,7 @@ def _count_rows(number: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class _NewValue:
-    """New value of an aggregate, by the rules of `Aggregate`."""
+    """New value of an aggregate, computed like the SQL of `Aggregate`."""
 
     part: Aggregate
     old: pa.ChunkedArray

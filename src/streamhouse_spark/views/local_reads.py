@@ -1,8 +1,8 @@
-"""Rows that the driver reads itself: changes of sources from the log, and rows by primary key.
+"""Rows that the driver reads without Spark: changes of sources from the log, and rows by primary key.
 
-Starting a Spark job costs more than reading few changes. A lookup returns the latest rows. Rows of a source are
-rewound, by the changes since, to the version that the refresh reads. Rows of the view need no rewind: if another
-refresh changed them meanwhile, this commit conflicts.
+Starting a Spark job costs more than reading few changes. A lookup returns the latest rows. Rows of a source are rewound
+to the version that the refresh reads, by undoing the later changes. Rows of the view are not rewound: if another
+refresh changes them concurrently, the commit of this refresh conflicts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sc
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import SourceVersion
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
@@ -35,29 +34,30 @@ from streamhouse_spark.views.ivm.delta_sql import WEIGHT, IndexedSide
 from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
 
 LOCAL_ROWS_MAX: Final = 200_000
-"""Largest number of changes that the driver reads itself; Spark reads more."""
+"""Maximum number of changes that the driver reads. Spark reads larger numbers."""
 LOCAL_BYTES_MAX: Final = 64 << 20
 MOSTLY_CHANGED_SHARE: Final = 1 / 3
-"""Share of changed rows of a source from which recomputing the full query is cheaper."""
+"""If at least this share of a source's rows changed, recomputing the full query is cheaper."""
 MOSTLY_CHANGED_ROWS_MIN: Final = 200_000
-"""Fewer changes than these never count as most rows."""
+"""Up to this number of changes, a source never counts as mostly changed."""
 INSERT_KINDS: Final = ("insert", "update_after")
 
 Weights = npt.NDArray[np.int64]
 _STALENESS_MS: Final = 600_000
-"""The first lookup of a `Lookup` reads the log to its end; later lookups need no newer rows."""
+"""Maximum staleness of repeated lookups. The first lookup reads the log to its end, and the others need no newer rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """Changes of one source, in log order per bucket."""
+    """Changes of a source, in log order per bucket."""
 
     rows: pa.Table
     weights: Weights
     """1 for an insert, -1 for a delete."""
 
     def net(self, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of the changes and `WEIGHT`, without changes that cancel out."""
+        """Return columns of the changes and `WEIGHT`, without inserts and deletes that cancel each other out."""
         rows = self.rows.select(list(columns))
         weights = self.weights
         if len(weights) and not (weights == weights[0]).all() and all(map(_is_flat, rows.schema.types)):
@@ -71,7 +71,7 @@ class LocalChanges:
 def read_changes(
     table: TableHandle, state: TableState, ends: Mapping[int, int], until: Mapping[int, int], columns: Sequence[str]
 ) -> LocalChanges | None:
-    """Read the changes between two log positions; None if there are too many or they can no longer be read."""
+    """Read the changes between two log positions. Returns None if there are too many, or if they are not retained."""
     ranges = {
         bucket: OffsetRange(ends.get(bucket, 0), end) for bucket, end in until.items() if end > ends.get(bucket, 0)
     }
@@ -94,16 +94,16 @@ def read_changes(
 
 
 def rewind_rows(rows: pa.Table, changes: LocalChanges, key: Sequence[str]) -> pa.Table:
-    """Return the rows of ``key`` as they were before some changes.
+    """Return the rows before the changes, from rows after the changes or between them.
 
-    ``rows`` are from after the changes, or from between them; the first change of a key determines its old row.
+    The first change of a key determines the old row of the key.
     """
     changed = _encode_row_keys(changes.rows, key)
     _, first = np.unique(changed.to_numpy(zero_copy_only=False), return_index=True)
-    had = np.sort(first[changes.weights[first] < 0])
-    stay = rows.filter(pc.invert(pc.is_in(_encode_row_keys(rows, key), value_set=changed)))
-    older = take_rows(changes.rows.select(rows.column_names), had)
-    return pa.concat_tables([stay, pa.Table.from_arrays(older.columns, schema=rows.schema)])
+    deleted = np.sort(first[changes.weights[first] < 0])
+    unchanged = rows.filter(pc.invert(pc.is_in(_encode_row_keys(rows, key), value_set=changed)))
+    older = take_rows(changes.rows.select(rows.column_names), deleted)
+    return pa.concat_tables([unchanged, pa.Table.from_arrays(older.columns, schema=rows.schema)])
 
 
 def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
@@ -111,7 +111,7 @@ def _encode_row_keys(rows: pa.Table, key: Sequence[str]) -> pa.BinaryArray:
 
 
 def may_be_local(state: TableState, columns: Collection[str]) -> bool:
-    """Return whether the driver reads these columns exactly like Spark, which pads CHAR values."""
+    """Return whether the driver reads the same values of these columns as Spark, which pads CHAR values."""
     chosen = [state.schema.column(name) for name in columns]
     return all(_is_flat(c.type) and (c.size is None or c.size.kind != "char") for c in chosen)
 
@@ -120,14 +120,14 @@ def is_mostly_changed(step: RefreshStep, states: Mapping[str, TableState]) -> bo
     """Return whether so many rows changed that recomputing the full query is cheaper."""
     if step.old is None:
         return True
-    before = {source.name: source for source in step.old.sources}
-    changed = [source for source in step.new.sources if source.name in step.changed]
-    return any(_is_source_mostly_changed(before[source.name], source, states[source.name]) for source in changed)
-
-
-def _is_source_mostly_changed(old: SourceVersion, new: SourceVersion, state: TableState) -> bool:
-    changes = sum(end - old.ends.get(bucket, 0) for bucket, end in new.ends.items())
-    return changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * max_num_rows(state)
+    old_ends = {source.name: source.ends for source in step.old.sources}
+    for source in step.new.sources:
+        if source.name in step.changed:
+            changes = sum(end - old_ends[source.name].get(bucket, 0) for bucket, end in source.ends.items())
+            num_rows = max_num_rows(states[source.name])
+            if changes > MOSTLY_CHANGED_ROWS_MIN and changes >= MOSTLY_CHANGED_SHARE * num_rows:
+                return True
+    return False
 
 
 def max_num_rows(state: TableState) -> int:
@@ -155,20 +155,20 @@ def columns_to_read(state: TableState, columns: Collection[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """Rows of one use of a source that match changes of another source, at the old and the new version."""
+    """Rows of a source that match changes of another source, at the old and the new version."""
 
     old: pa.Table
     new: pa.Table
 
 
 def lookup_joined_rows(
-    use: IndexedSide, table: Table, state: TableState, naming_changes: pa.Table, own_changes: LocalChanges | None
+    use: IndexedSide, table: Table, state: TableState, key_changes: pa.Table, own_changes: LocalChanges | None
 ) -> JoinedRows | None:
-    """Look up the rows whose keys appear in ``naming_changes``; None if Spark must read the table instead.
+    """Look up the rows whose keys are in ``key_changes``. Returns None if Spark must read the table instead.
 
-    ``own_changes`` are the changes of the table itself between the two versions, if any.
+    ``own_changes`` are the changes of the table itself between the two versions; None if it did not change.
     """
-    keys = _to_keys(naming_changes.select(list(use.lookup_columns)), state, use.key)
+    keys = _to_keys(key_changes.select(list(use.lookup_columns)), state, use.key)
     columns = columns_to_read(state, use.columns)
     if keys is None:
         return None
@@ -179,7 +179,7 @@ def lookup_joined_rows(
         rows = BatchLookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0).rows
     except (SchemaMismatchError, InvalidOptionError):  # the table was altered concurrently
         return None
-    now = table.refresh()  # at least as new as the rows that were found
+    now = table.refresh()  # at least as new as the rows
     if now.version != state.version:
         since = _read_changes_since(table, state, now, columns)
         if since is None:
@@ -189,20 +189,20 @@ def lookup_joined_rows(
 
 
 def lookup_view_rows(view: Table, keys: pa.Table) -> pa.Table:
-    """Return the view's rows with these keys, null where missing; the last column says whether the row exists."""
+    """Return the view's row for each key, null if it does not exist. The last column is whether the row exists."""
     return BatchLookup(view.keyed).rows(keys, max_staleness_ms=0)
 
 
 def count_equal_rows(view: Table, keys: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Return how many equal rows the view has for each `KEY`, by binary search over their ordinals, which start
-    at 1.
+    """Return how many equal rows the view has for each `KEY`, by a binary search for the largest ordinal. Ordinals
+    start at 1.
     """
     lookup = BatchLookup(view.keyed)
     keys = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
     low = np.zeros(len(keys), np.int64)
     high = np.ones(len(keys), np.int64)
     active = np.arange(len(keys))
-    while len(active):  # doubled until no such ordinal exists
+    while len(active):  # double ``high`` until the ordinal does not exist
         exists = _have_ordinals(lookup, keys, active, high[active])
         active = active[exists]
         low[active] = high[active]
@@ -226,7 +226,7 @@ def _have_ordinals(
 def _read_changes_since(
     table: Table, state: TableState, now: TableState, columns: Sequence[str]
 ) -> LocalChanges | None:
-    """Return the changes after a state; None if they do not determine the rows of that state."""
+    """Return the changes after a state, or None if they do not determine the rows of that state."""
     if (now.schema_id, now.truncation, _drop_index(now)) != (state.schema_id, state.truncation, _drop_index(state)):
         return None
     if now.properties.get(CHANGELOG_IMAGE, "full").lower() != "full":
@@ -239,7 +239,7 @@ def _drop_index(state: TableState) -> int:
 
 
 def _to_keys(values: pa.Table, state: TableState, key: Sequence[str]) -> pa.Table | None:
-    """Return the distinct values as keys; None if Spark compares them differently from keys."""
+    """Convert distinct values to keys. Returns None if Spark's comparison of values differs from equality of keys."""
     columns = [
         _to_key_column(column, state.schema.column(name).type) for column, name in zip(values.columns, key, strict=True)
     ]
@@ -255,5 +255,5 @@ def _to_key_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArra
         return None
     try:
         return column.cast(kind)
-    except pa.ArrowInvalid:  # no key can have this value
+    except pa.ArrowInvalid:  # a value that no key can have
         return None

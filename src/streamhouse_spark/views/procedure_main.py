@@ -1,6 +1,7 @@
-"""Entry point of a ``CALL`` that needs the statement's session: it reads one line of JSON, works, and writes one line.
+"""Subprocess for a ``CALL`` that needs the statement's session. It reads a request and writes a reply, each a JSON
+line.
 
-The line contains the address of the session. The process exits when its parent does.
+The request contains the address of the session. The process exits when its parent exits.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ _INSTANTIATED_SESSION: Final = "_instantiatedSession"
 
 
 def main() -> None:
-    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else may write to the answer's stream
+    replies, sys.stdout = sys.stdout, sys.stderr  # only the reply may be written to standard output
     request = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_caller, daemon=True).start()
-    answers.write(json.dumps(_reply(request)) + "\n")
-    answers.flush()
-    os._exit(0)  # skip PySpark's exit handlers: the session must stay open
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    replies.write(json.dumps(_reply(request)) + "\n")
+    replies.flush()
+    os._exit(0)  # skips PySpark's exit handlers, because the session must stay open
 
 
-def _end_with_caller() -> None:
+def _exit_with_parent() -> None:
     sys.stdin.read()
     os._exit(1)
 
@@ -53,7 +54,6 @@ def _reply(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _root_cause(thrown: Any) -> str:
-    """Return the message of the innermost cause."""
     while thrown.getCause() is not None:
         thrown = thrown.getCause()
     return str(thrown.getMessage() or thrown.toString())
@@ -65,8 +65,8 @@ def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
     connection = connect_catalog(spark)
     if connection.location != request["warehouse"]:
         raise InvalidOptionError(
-            f"{request['verb']} {name}: materialized tables read the session's catalog streamhouse, which is not of "
-            "this warehouse; call the catalog streamhouse"
+            f"{request['verb']} {name}: materialized tables read the session's catalog streamhouse, which has another "
+            "warehouse; call the procedure of the catalog streamhouse"
         )
     if request["verb"] == "materialize":
         view = create_view_table(
@@ -86,9 +86,9 @@ def _run_procedure(request: Mapping[str, Any]) -> list[Any]:
 
 
 def connect_session(address: Mapping[str, Any]) -> SparkSession:
-    """Return the session of a running driver, which this process must not stop.
+    """Return the session of a running driver. This process must not stop the session.
 
-    PySpark would replace the driver's default session, unless it believes that one is already instantiated.
+    PySpark would replace the driver's default session, unless its attribute for an existing session is set.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway

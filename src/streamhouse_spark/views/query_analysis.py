@@ -1,4 +1,4 @@
-"""A view's query compiled for a session: Spark determines names and types, `views.ivm` the plan."""
+"""Compilation of a view's query for a session: Spark determines names and types, and `views.ivm` the plan."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ SESSION = (
     "spark.sql.decimalOperations.allowPrecisionLoss",
     "spark.sql.legacy.timeParserPolicy",
 )
-"""Session settings that affect the values of a query."""
+"""Session settings that affect the result of a query."""
 _REMEDY = "rewrite this part, or use mode='full', which computes the full query each time"
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedQuery:
-    """A query, with the full names of its tables."""
+    """A parsed query, with the full names of its tables."""
 
     text: str
-    """The query as its author wrote it."""
+    """The original text of the query."""
     tree: exp.Query
     tables: Mapping[str, str]
     """Name in the query → ``database.table``."""
@@ -59,7 +59,7 @@ class ParsedQuery:
         return tuple(sorted(set(self.tables.values())))
 
     def text_over(self, relations: Mapping[str, str]) -> str:
-        """Return the author's text over other relations: ``database.table`` → relation. The rest stays unchanged."""
+        """Return the original text with each ``database.table`` replaced by its relation, and no other change."""
         edits = [(c.parts[0].meta["start"], c.parts[-2].meta["start"], "") for c in self._columns_with_database()]
         for table in self._source_tables():
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
@@ -71,7 +71,7 @@ class ParsedQuery:
         return text.rstrip().rstrip(";")
 
     def printed_over(self, relations: Mapping[str, str]) -> str:
-        """Return the text printed from the parsed query, over other relations."""
+        """Return the text printed from the parsed query, with each ``database.table`` replaced by its relation."""
         parsed = ParsedQuery(self.text, self.tree.copy(), self.tables)
         for column in parsed._columns_with_database():
             column.set("db", None)
@@ -89,7 +89,7 @@ class ParsedQuery:
         return [table for table in self.tree.find_all(exp.Table) if _dotted_name(table.parts) in self.tables]
 
     def _columns_with_database(self) -> list[exp.Column]:
-        """Return the columns that are qualified with a database, which the relations do not have."""
+        """Return the column references with a database, which must be removed because relations have no database."""
         names = {name.lower() for name in (*self.tables, *self.tables.values())}
         columns = (column for column in self.tree.find_all(exp.Column) if len(column.parts) > 2)
         return [column for column in columns if _dotted_name(column.parts[:-1]).lower() in names]
@@ -101,7 +101,7 @@ def _dotted_name(parts: Sequence[exp.Expr]) -> str:
 
 @contextmanager
 def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
-    """Raise `UnsupportedQueryError` as `InvalidOptionError`, with the part that prevents the plan and the remedy."""
+    """Convert `UnsupportedQueryError` to `InvalidOptionError`, with the unsupported part and the remedy."""
     try:
         yield
     except UnsupportedQueryError as error:
@@ -111,7 +111,7 @@ def reject_unsupported(view: str, remedy: str = _REMEDY) -> Iterator[None]:
 
 
 def parse_query(view: str, query: str) -> ParsedQuery:
-    """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` unless it reads tables of the warehouse."""
+    """Parse a query. Raises `InvalidOptionError` or `InvalidNameError` if it does not read tables of the warehouse."""
     with reject_unsupported(view, "rewrite this part"):
         tree = parse_sql(query)
         names = {name: _resolve_table_name(view, name) for name in table_names(tree)}
@@ -145,10 +145,10 @@ def session_values(spark: SparkSession) -> dict[str, str]:
 
 
 def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-    """Return a session with the settings that the view was created with.
+    """Return a session with the settings with which the view was created.
 
-    That is ``spark`` if its settings match, else a new session of the same application that keeps its other settings.
-    Raises `InvalidOptionError` on Spark Connect, where a client cannot create one.
+    Returns ``spark`` if its settings match. Otherwise creates a session of the same application, with the other
+    settings of ``spark``. Raises `InvalidOptionError` on Spark Connect, which cannot create sessions.
     """
     current = session_values(spark)
     different = {name: value for name, value in settings.items() if current.get(name) != value}
@@ -157,8 +157,8 @@ def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str,
     if not hasattr(spark, "_jsparkSession"):
         name, value = next(iter(different.items()))
         raise InvalidOptionError(
-            f"{view} was made with {name} = {value}, this session has {current.get(name)}, by which the query may have "
-            f"other values; set it to {value} for refreshes"
+            f"{view} was created with {name} = {value}, but this session has {current.get(name)}, which may change the "
+            f"result of the query; set it to {value} for refreshes"
         )
     session = spark.newSession()
     for name, value in {**dict(spark.conf.getAll), **different}.items():
@@ -186,7 +186,7 @@ def compile_statements(
 
 
 def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
-    """Return the plan, pruned to the columns that the query needs."""
+    """Return the plan, without columns that the query does not use."""
     ids = {name: f"t{number}" for number, name in enumerate(parsed.sources)}
     columns = {}
     for name, source in sources.items():
@@ -200,15 +200,16 @@ def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_o
 def require_same_meaning(view: str, query: str, printed_query: str, written: DataFrame, printed: DataFrame) -> None:
     """Raise `InvalidOptionError` unless a query and the text printed from its parsed form have equal plans.
 
-    An incremental view runs SQL that `views.ivm.delta_sql` prints from the parsed query, so both must mean the same to
-    Spark. ``written`` is the analysed original, ``printed`` the analysed print, over the same relations.
+    An incremental view runs SQL that `views.ivm.delta_sql` prints from the parsed query, so Spark must analyse this SQL
+    in the same way as the query. ``written`` is the analysed query, ``printed`` the analysed printed text, over the
+    same relations.
     """
     if have_equal_plans(written, printed):
         return
     if not hasattr(written, "_jdf") and re.search(r"\bwith\b", query, re.IGNORECASE):
         raise InvalidOptionError(
-            f"the query of {view} has WITH, and Spark Connect cannot compare plans of it; write subqueries in FROM, "
-            "create the view by CALL streamhouse.system.materialize, or use mode='full'"
+            f"the query of {view} has WITH, for which Spark Connect cannot compare plans; use subqueries in FROM, "
+            "create the view with CALL streamhouse.system.materialize, or use mode='full'"
         )
     raise InvalidOptionError(
         f"the query of {view} cannot be maintained incrementally: it is parsed as "
@@ -219,14 +220,14 @@ def require_same_meaning(view: str, query: str, printed_query: str, written: Dat
 
 def have_equal_plans(left: DataFrame, right: DataFrame) -> bool:
     """Return whether Spark's analysed plans are equal, apart from expression ids."""
-    if not hasattr(left, "_jdf"):  # Spark Connect has no other comparison; it distinguishes equal CTEs
+    if not hasattr(left, "_jdf"):  # the only comparison in Spark Connect; it distinguishes equal CTEs
         return bool(left.sameSemantics(right))
-    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - of no API
+    plans: list[Any] = [frame._jdf.queryExecution().normalized() for frame in (left, right)]  # noqa: SLF001 - no public API
     return bool(plans[0].sameResult(plans[1]))
 
 
 def _first_difference(query: str, printed_query: str) -> str:
-    """Return the words around the first difference of two texts of one query, ignoring case and layout."""
+    """Return the printed words around the first difference of two texts of a query, ignoring case and whitespace."""
     words, printed_words = (text.replace("`", "").split() for text in (query, printed_query))
     pairs = zip(words, printed_words, strict=False)
     place = next((i for i, (a, b) in enumerate(pairs) if a.lower() != b.lower()), min(len(words), len(printed_words)))
@@ -234,7 +235,7 @@ def _first_difference(query: str, printed_query: str) -> str:
 
 
 class PlanCache:
-    """Compiled queries of one session, one per view. A new definition or different columns replace the entry."""
+    """Caches the parsed and compiled query of each view, and sessions with the settings of views."""
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
@@ -242,27 +243,23 @@ class PlanCache:
         self._sessions: dict[Hashable, SparkSession] = {}
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with the settings of a view. Raises like `session_with_settings`."""
+        """Return a session with the settings of a view. Raises the errors of `session_with_settings`."""
         cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
         if cache_key not in self._sessions:
             self._sessions[cache_key] = session_with_settings(spark, view, settings)
         return self._sessions[cache_key]
 
     def parse(self, view: str, query: str) -> ParsedQuery:
-        """Return the parsed query. Raises like `parse_query`."""
+        """Return the parsed query. Raises the errors of `parse_query`."""
         entry = self._parsed.get(view)
         if entry is None or entry[0] != query:
             entry = self._parsed[view] = (query, parse_query(view, query))
         return entry[1]
 
     def compile(
-        self,
-        view: str,
-        definition: ViewDefinition,
-        states: Mapping[str, TableState],
-        make: Callable[[], Statements],
+        self, view: str, definition: ViewDefinition, states: Mapping[str, TableState], make: Callable[[], Statements]
     ) -> Statements:
-        """Return the cached statements of a view, or call ``make`` if its definition or its sources' columns
+        """Return the cached statements of a view. Calls ``make`` if its definition or the columns of its sources
         changed.
         """
         of_sources = sorted((name, state.table_uuid, state.schema_id) for name, state in states.items())

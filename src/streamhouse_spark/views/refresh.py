@@ -1,4 +1,4 @@
-"""Refresh of a view on Spark: SQL over Z-sets computes the changed rows, and the driver commits them.
+"""Refresh of a view with Spark: SQL over Z-sets computes the changed rows, and the driver commits them.
 
 All changed rows of a refresh pass through the driver. The commit point is in `streamhouse_spark.table.refresh_commit`.
 """
@@ -40,22 +40,22 @@ class RefreshReport:
     """The outcome of a refresh."""
 
     changed: bool
-    """Whether a commit was made; False if the view already has all rows of its sources."""
+    """Whether the refresh committed. False if the view already contains all rows of its sources."""
     rows_written: int = 0
-    """Rows written by all steps together; ``rows_deleted`` likewise."""
+    """Number of rows written by all steps. ``rows_deleted`` is also a sum over all steps."""
     rows_deleted: int = 0
     whole_because: str | None = None
-    """Why the query was recomputed in full; None if the refresh was incremental. The first step's reason wins."""
+    """Reason why a step recomputed the full query, for the first such step. None if the refresh was incremental."""
     versions: Mapping[str, int] | None = None
-    """Source → the version that the view reflects."""
+    """Source → version that the view reflects."""
     steps: int = 0
     """Number of commits; more than one only for a view with ``step_rows``."""
     goal: Lineage | None = None
-    """The source versions that the remaining steps lead to; None if no step remains."""
+    """The source versions at the end of the remaining steps; None if no step remains."""
 
 
 class Refresher:
-    """Refreshes views with one Spark session and caches their compiled queries."""
+    """Refreshes views with a Spark session, and caches their compiled queries."""
 
     def __init__(self, spark: SparkSession, connection: Connection) -> None:
         self._spark, self._connection = spark, connection
@@ -66,7 +66,7 @@ class Refresher:
         return refresh(self._spark, self._connection, name, self._plans)
 
     def step(self, name: str, before: RefreshReport) -> RefreshReport:
-        """Run the next step of the refresh that ``before`` reports, and return the report of all its steps."""
+        """Run the next step of the refresh in ``before``, and return a report that includes this step."""
         return refresh(self._spark, self._connection, name, self._plans, before, 1)
 
 
@@ -80,12 +80,12 @@ def refresh(
 ) -> RefreshReport:
     """Refresh a view to the latest versions of its sources; with ``step_rows`` in steps.
 
-    The refresh covers at least the rows that the sources had when it began. With ``steps_max`` it stops after that many
-    steps, and the report contains the goal of the remaining ones. Pass that report as ``before`` to continue towards
-    the same goal; the new report covers all steps.
+    The refresh processes at least the rows that the sources had when it began. With ``steps_max`` it stops after that
+    many steps, and the report contains the goal of the remaining steps. Pass that report as ``before`` to continue; the
+    new report includes all steps.
 
-    **Commit point:** for each step, the record of the view's table that contains the rows and the source versions. A
-    crash before it changes nothing, and the next refresh continues after the last committed step.
+    **Commit point:** for each step, the record of the view's table that contains the rows and the source versions.
+    After a crash before the commit point, the next refresh continues after the last committed step.
 
     Raises `InvalidOptionError` for a table that is not a view, `TableNotFoundError` if a source was dropped, and
     `CommitConflictError` after too many lost races.
@@ -105,7 +105,7 @@ def refresh(
             return done
         goal = goal or to_newest.new
         if done.changed and to_newest.old is not None and covers(to_newest.old, goal):
-            return done  # the view has all rows that its sources had when the refresh began
+            return done  # the view contains all rows that its sources had when the refresh began
         chosen = choose_step(to_newest, sources, step_rows, goal)
         step = chosen.step
         is_last = not chosen.rows_left
@@ -118,7 +118,7 @@ def refresh(
             if _are_replaced(connection, step, run.read_by_name):
                 continue
             if step.new.whole_because not in (None, "mode is full", MOSTLY_CHANGED):
-                logger.warning("%s: the whole query was computed: %s", view.name, step.new.whole_because)
+                logger.warning("%s: the full query was recomputed: %s", view.name, step.new.whole_because)
             if commit_step(view, step, rows, is_delete):
                 done = _add_step(done, step, rows, is_delete)
                 if is_last:
@@ -130,7 +130,7 @@ def refresh(
         except (PySparkException, TableNotFoundError) as error:
             if not is_last and any(word in str(error) for word in _NO_LONGER_READ):
                 logger.warning(
-                    "%s: the remaining rows are one step, because an older version has expired: %s", view.name, error
+                    "%s: one step reads all remaining rows, because an older version has expired: %s", view.name, error
                 )
                 step_rows = None
                 continue
@@ -149,15 +149,14 @@ def _is_mostly_changed(step: RefreshStep, sources: Mapping[str, Table]) -> bool:
 
 
 def report_step(view: str, number: int, rows_left: int) -> None:
-    """Report a finished step that is not the last one, to the log and to a terminal."""
-    text = f"{view}: step {number} is done, {count_of(rows_left, 'row')} of its sources are left"
+    """Report a finished step that is not the last step, to the log and to a terminal."""
+    text = f"{view}: step {number} is done, {count_of(rows_left, 'row')} of its sources remain"
     logger.info("%s", text)
     if sys.stderr.isatty():
         sys.stderr.write(f"{text}\n")
 
 
 def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete: pa.ChunkedArray) -> RefreshReport:
-    """Return the report with one more step."""
     deleted = int(pa.compute.sum(is_delete).as_py() or 0)
     versions = {source.name: source.version for source in step.new.sources}
     return RefreshReport(
@@ -173,9 +172,9 @@ def _add_step(done: RefreshReport, step: RefreshStep, rows: pa.Table, is_delete:
 def _recompute_reason(
     connection: Connection, step: RefreshStep, error: Exception, whole_because: str | None
 ) -> str | None:
-    """Return why the retry must recompute the query in full, or None if it can stay incremental.
+    """Return why the retry must recompute the full query, or None if it can be incremental.
 
-    Raises ``error`` if a retry would fail in the same way.
+    Raises ``error`` if a retry would fail again.
     """
     if _are_replaced(connection, step, [source.name for source in step.new.sources]):
         return whole_because
@@ -184,15 +183,15 @@ def _recompute_reason(
     if whole_because is None and not step.new.whole_because:
         return "an older version of a source can no longer be read"
     has_newer_source = any(connection.table(new.name).state.version > new.version for new in step.new.sources)
-    if not has_newer_source:  # files of the version that the step reads may be deleted
+    if not has_newer_source:  # the files that the step reads may be deleted
         raise error
     return whole_because
 
 
 def _are_replaced(connection: Connection, step: RefreshStep, names: Collection[str]) -> bool:
-    """Return whether a name in ``names`` no longer refers to the step's table.
+    """Return whether a name no longer refers to the table of the step.
 
-    Version numbers of a recreated table do not match those of the old table, so Spark may have read wrong rows.
+    A recreated table has other rows at the same version, so Spark may have read wrong rows.
     """
     uuids = {source.name: source.uuid for source in step.new.sources}
     tables = ((name, connection.find_table(name)) for name in sorted(names))

@@ -1,8 +1,8 @@
-"""Computation of one refresh step: the rows that the view's table gets, and the keys that are deleted.
+"""Computation of a refresh step: the rows to write into the view's table, and the keys to delete.
 
-Several plans lead to the same rows, and sizes choose among them. The driver reads few changes itself and looks up by
-key what else it needs: the other side of joins, and the view's old rows, into which it merges the changes. Where the
-old row does not determine the new one, Spark recomputes the group from the source.
+Several plans lead to the same rows, and the number of changes determines the plan. If there are few changes, the driver
+reads them without Spark. It looks up the other side of joins and the view's old rows by key, and merges the changes
+into the old rows. If an old row does not determine the new row, Spark recomputes the group from the source.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views import local_executor
 from streamhouse_spark.views.ivm.aggregates import EXISTS, RECOMPUTE, IncrementalAggregate, group_column, old_name
-from streamhouse_spark.views.ivm.delta_sql import ONE, IndexedSide, Writer, find_indexed_sides, iter_scans
-from streamhouse_spark.views.ivm.logical_plan import Group, Node, Scan
-from streamhouse_spark.views.ivm.refresh_sql import COUNT, GONE, KEY, Statements, build_filter
+from streamhouse_spark.views.ivm.delta_sql import ONE, IndexedSide, Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.logical_plan import Group, Node, Scan, iter_scans
+from streamhouse_spark.views.ivm.refresh_sql import COUNT, IS_DELETED, KEY, Statements, build_filter
 from streamhouse_spark.views.local_reads import (
     LocalChanges,
     columns_to_read,
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ViewChanges = tuple[pa.Table, pa.ChunkedArray]
-"""Rows of the view's table, and a mask of those that stand for deleted keys."""
+"""Rows of the view's table, and for each row whether its key is deleted instead of the row written."""
 
 logger = logging.getLogger(__name__)
 
 
 class RefreshStepRun:
-    """The computation of one step. `close` drops its temporary views."""
+    """The computation of a refresh step. Call `close` to drop its temporary views."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RefreshStepRun:
 
     @property
     def read_by_name(self) -> Collection[str]:
-        """Sources that Spark has read by name so far, whatever table the name referred to."""
+        """Sources that Spark has read by name. A name may have referred to a recreated table."""
         return self._relations.read_by_name
 
     def compute_changes(self) -> ViewChanges:
@@ -100,14 +100,14 @@ class RefreshStepRun:
         return self._to_view_schema(self._view.state.schema.arrow.empty_table()), pa.chunked_array([], pa.bool_())
 
     def _run_over_changes(self, write: Callable[..., str | None]) -> DataFrame | None:
-        """Run a statement over changes, in one task if it reads only rows of the driver; None if nothing changed."""
+        """Run a statement over changes, in one task if all rows are local. Returns None if nothing changed."""
         text = write()
         if text is None:
             return None
         return self._relations.sql(write(one_task=self._relations.is_local(text)) or text)
 
     def _to_view_schema(self, rows: pa.Table) -> pa.Table:
-        """Return the columns of the view's table, cast to its types."""
+        """Return the columns of the view's table, with casts to its types."""
         fields = self._view.state.schema.arrow
         columns = [rows.column(field.name).cast(field.type) for field in fields]
         return pa.Table.from_arrays(columns, names=fields.names)
@@ -115,7 +115,7 @@ class RefreshStepRun:
     # -- the whole query ------------------------------------------------------------------------------------------
 
     def _compute_full_query(self) -> ViewChanges:
-        """Run the query as it is written, and return the difference from the view's rows."""
+        """Run the original text of the query, and return the difference from the view's rows."""
         names, prefix = self._definition.names, self._relations.prefix
         columns = {f"c{number}": name for number, name in enumerate(names)}
         text = self._parsed.text_over({name: f"{prefix}{id_}_new" for name, id_ in self._relations.ids.items()})
@@ -126,14 +126,13 @@ class RefreshStepRun:
         return self._compute_difference(statements, statements.keyed_rows_sql(rows))
 
     def _compute_difference(self, statements: Statements, whole: str) -> ViewChanges:
-        self._relations.sql(whole)  # creates the temporary views that it names
+        self._relations.sql(whole)  # creates the temporary views that the statement needs
         old = self._relations.at_version(self._view.name, self._view.state.version, "view")
         return _split_deletes(self._relations.sql(statements.difference_sql(whole, old)))
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def _compute_rows(self, statements: Statements, writer: Writer) -> DataFrame:
-        """Return the changed rows of a plan that does not end in GROUP BY."""
         write = statements.bag_net_sql if statements.identity == "bag" else statements.delta_sql
         frame = self._run_over_changes(partial(write, writer))
         assert frame is not None
@@ -154,15 +153,15 @@ class RefreshStepRun:
         if incremental is not None:
             try:
                 return self._merge_groups(incremental, inputs)
-            except PySparkException as error:  # the inserted rows may overflow a sum that all rows together fit into
-                logger.info("%s: groups that changed are recomputed: %s", self._view.name, error)
+            except PySparkException as error:  # a sum of only the inserted rows may overflow
+                logger.info("%s: recomputing changed groups: %s", self._view.name, error)
         frame = self._run_over_changes(partial(inputs.writer.touched_groups, root))
         if frame is None:
             return self._no_changes()
         return self._recompute_groups(statements, inputs.writer, frame.toArrow(), frame.schema)
 
     def _merge_groups(self, incremental: IncrementalAggregate, inputs: StepInputs) -> ViewChanges:
-        """Merge inserted and deleted rows into the view's own rows; recompute groups where these do not suffice."""
+        """Merge inserted and deleted rows into the view's rows. Recompute the groups for which this is not possible."""
         find_rows = partial(lookup_view_rows, self._view)
         merged = local_executor.merge_aggregates(incremental, inputs.local, find_rows)
         if merged is None:
@@ -171,7 +170,7 @@ class RefreshStepRun:
             return self._no_changes()
         recompute = merged.column(RECOMPUTE)
         determined = merged.filter(pc.invert(recompute))
-        rows, is_delete = self._to_view_schema(determined), determined.column(GONE)
+        rows, is_delete = self._to_view_schema(determined), determined.column(IS_DELETED)
         if len(determined) == len(merged):
             return rows, is_delete
         groups = _select_groups(incremental, merged.filter(recompute))
@@ -182,7 +181,7 @@ class RefreshStepRun:
         return pa.concat_tables([rows, recomputed]), is_delete
 
     def _merge_with_spark(self, incremental: IncrementalAggregate, writer: Writer) -> pa.Table | None:
-        """Return the rows of `IncrementalAggregate.merge_sql`; None if nothing changed."""
+        """Return the rows of `IncrementalAggregate.merge_sql`, or None if nothing changed."""
         frame = self._run_over_changes(partial(incremental.changes_sql, writer))
         if frame is None or not (changes := frame.toArrow()).num_rows:
             return None
@@ -199,7 +198,6 @@ class RefreshStepRun:
     def _recompute_groups(
         self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType
     ) -> ViewChanges:
-        """Recompute groups from their rows at the new versions."""
         if not groups.num_rows:
             return self._no_changes()
         relation = self._relations.create("touched", groups, schema)
@@ -209,14 +207,13 @@ class RefreshStepRun:
 
 
 def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
-    """Return temporary views with names that no other refresh uses."""
+    """Return temporary views whose names no other refresh uses."""
     keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
     prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
     return TempViews(spark, prefix, parsed.sources, keyed)
 
 
 def _select_groups(incremental: IncrementalAggregate, rows: pa.Table) -> pa.Table:
-    """Return the grouping columns of rows of `IncrementalAggregate.merge_sql`."""
     if not incremental.root.groups:
         return pa.table({ONE: pa.array([1], pa.int32())})
     return pa.table({name: rows.column(group_column(name)) for name in incremental.root.groups})
@@ -224,7 +221,7 @@ def _select_groups(incremental: IncrementalAggregate, rows: pa.Table) -> pa.Tabl
 
 def _split_deletes(frame: DataFrame) -> ViewChanges:
     rows = frame.toArrow()
-    return rows.drop_columns([GONE]), rows.column(GONE)
+    return rows.drop_columns([IS_DELETED]), rows.column(IS_DELETED)
 
 
 # -- inputs -----------------------------------------------------------------------------------------------------------
@@ -235,16 +232,16 @@ class _SourceChanges:
     """Changes of a source that the driver has read."""
 
     all: LocalChanges
-    """With the primary key, in log order."""
+    """All changes in log order, including primary key columns."""
     net: pa.Table
-    """The plan's columns of the changes that do not cancel out, with their weights."""
+    """Changes that do not cancel each other out, with the columns of the plan and weights."""
 
 
 class StepInputs:
-    """Inputs of a step: few changes and index lookups are read by the driver, everything else by Spark."""
+    """Inputs of a step. The driver reads small sets of changes and looks up rows, and Spark reads everything else."""
 
     writer: Writer
-    """Writes statements over relations of both."""
+    """Generates statements over all inputs."""
     local: local_executor.LocalRows
     """The rows that the driver has read."""
 
@@ -256,7 +253,7 @@ class StepInputs:
         step: RefreshStep,
         root: Node,
     ) -> None:
-        """``states`` are those of the sources, at the step's versions or newer."""
+        """``states`` are the states of the sources, at the versions of the step or newer."""
         self._relations, self._sources, self._states, self._step = relations, sources, states, step
         self._ids = relations.ids
         changes = self._read_changes(root)
@@ -274,14 +271,14 @@ class StepInputs:
         self.writer = Writer(relations.prefix, frozenset(changed), frozenset(looked_up))
 
     def _read_changes(self, root: Node) -> dict[str, _SourceChanges]:
-        """Read the changes of the sources that have few."""
+        """Read the changes of the sources that have few changes."""
         before = {source.name: source.ends for source in self._step.old.sources} if self._step.old is not None else {}
         new = {source.name: source.ends for source in self._step.new.sources}
         changes_by_source = {}
         for name in sorted(self._step.changed):
             state = self._states[name]
             scans = (scan for scan in iter_scans(root) if scan.table == self._ids[name])
-            columns = {column for scan in scans for column in scan.of.values()}  # none if a WITH clause is unused
+            columns = {column for scan in scans for column in scan.of.values()}  # empty for an unused WITH clause
             if not columns or not self._is_at_step_version(name) or not may_be_local(state, columns):
                 continue
             changes = read_changes(self._sources[name], state, before[name], new[name], columns_to_read(state, columns))
@@ -291,7 +288,7 @@ class StepInputs:
         return changes_by_source
 
     def _lookup_keys(self) -> dict[str, tuple[str, ...]]:
-        """Return the primary keys of the sources in which the driver may look up rows."""
+        """Return source → primary key, for the sources in which the driver can look up rows."""
         return {
             self._ids[name]: state.primary_key
             for name, state in self._states.items()
@@ -299,16 +296,16 @@ class StepInputs:
         }
 
     def _look_up(self, use: str, side: IndexedSide, changes: Mapping[str, _SourceChanges]) -> pa.Table | None:
-        """Look up the rows that match changes, and register them; None if Spark must read them."""
+        """Look up the rows that match changes, and register them. Returns None if Spark must read them."""
         names = {id_: name for name, id_ in self._ids.items()}
-        name, naming_changes = names[side.table], changes.get(names[side.changed])
+        name, key_changes = names[side.table], changes.get(names[side.changed])
         own_changes, state = changes.get(name), self._states[name]
-        if naming_changes is None or (name in self._step.changed and own_changes is None):
+        if key_changes is None or (name in self._step.changed and own_changes is None):
             return None
         if not may_be_local(state, side.columns):
             return None
         rows = lookup_joined_rows(
-            side, self._sources[name], state, naming_changes.net, own_changes.all if own_changes is not None else None
+            side, self._sources[name], state, key_changes.net, own_changes.all if own_changes is not None else None
         )
         if rows is None:
             return None
@@ -317,6 +314,6 @@ class StepInputs:
         return rows.new
 
     def _is_at_step_version(self, name: str) -> bool:
-        """Return whether a source's state is the version that the step reads; other threads may refresh the table."""
+        """Return whether a source's state has the version of the step, because other threads may refresh the table."""
         versions = {source.name: source.version for source in self._step.new.sources}
         return versions[name] == self._states[name].version

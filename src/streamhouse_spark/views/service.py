@@ -1,11 +1,12 @@
-"""Service that refreshes views as often as their freshness requires, one at a time, the longest overdue first.
+"""Service that refreshes views as often as their freshness requires. It refreshes one view at a time, the longest
+overdue first.
 
-The service checks a view when it is due. If its sources have no new commits, that costs one check per source. Otherwise
-the service claims the view for one refresh step, so that several services share the views of a warehouse. If two
-services refresh the same view anyway, one of them loses the commit race.
+The service checks a view when it is due, with one check per source for new commits. If there are any, the service
+claims the view for one refresh step, so that several services share the views of a warehouse. If two services refresh a
+view concurrently anyway, only one of them commits.
 
-A turn runs at most one step. If more steps remain, the view is due again after the views that are due already, so a
-long refresh delays other views by one step at most.
+A turn runs at most one step. If more steps remain, the view is due after all views that are already due. So a long
+refresh delays other views by at most one step.
 """
 
 from __future__ import annotations
@@ -41,30 +42,30 @@ if TYPE_CHECKING:
 
 POLL_MS: Final = 200
 ELSEWHERE_MS: Final = 5_000
-"""Time until a view that another service refreshes is checked again, unless its freshness is shorter."""
+"""Time until the next check of a view that another service refreshes, unless its freshness is shorter."""
 PAUSE_MAX_MS: Final = 300_000
 
 Doing = Literal["waiting", "refreshing", "between steps", "elsewhere", "paused", "failed"]
 RunStep: TypeAlias = Callable[[str, RefreshReport], RefreshReport]
-"""Runs the next step of the refresh that a report describes, and returns the report of all its steps."""
-_Marks: TypeAlias = Mapping[str, tuple[str, int, str | None]]
+"""Runs the next step of the refresh in a report, and returns a report that includes this step."""
+_SourceVersions: TypeAlias = Mapping[str, tuple[str, int, str | None]]
 """Source → its table uuid, version and commit attempt."""
 
 logger = logging.getLogger(__name__)
 _NO_REFRESH: Final = RefreshReport(changed=False)
 POOL: Final = "streamhouse-views"
-"""Pool of Spark's scheduler for refreshes, so that they run next to tiering rounds in FAIR mode."""
+"""Pool of Spark's scheduler for refreshes. In FAIR mode they run concurrently with tiering rounds."""
 GAUGES: Final[Definitions[ViewStatus]] = {
-    "streamhouse_view_commits_behind": ("Commits of its sources that it has not seen.", lambda v: v.commits_behind),
+    "streamhouse_view_commits_behind": ("Commits of its sources that it does not contain.", lambda v: v.commits_behind),
     "streamhouse_view_rows_behind": (
         "Rows or changes of its sources that it does not contain.",
         lambda v: v.rows_behind,
     ),
     "streamhouse_view_lag_seconds": ("Age of the oldest change that it does not contain.", lambda v: v.lag_ms / 1000),
     "streamhouse_view_freshness_seconds": ("Time between two refreshes: freshness.", lambda v: v.freshness_ms / 1000),
-    "streamhouse_view_failures": ("Failures since the last refresh that succeeded.", lambda v: v.failures),
+    "streamhouse_view_failures": ("Failures since the last successful refresh.", lambda v: v.failures),
     "streamhouse_view_last_refresh_seconds": (
-        "Duration of the last refresh that succeeded.",
+        "Duration of the last successful refresh.",
         lambda v: v.last_duration_ms / 1000,
     ),
     "streamhouse_view_refreshing_seconds": (
@@ -74,10 +75,10 @@ GAUGES: Final[Definitions[ViewStatus]] = {
     "streamhouse_view_paused": ("1 while it is paused.", lambda v: v.doing == "paused"),
 }
 COUNTERS: Final[Definitions[ViewStatus]] = {
-    "streamhouse_view_refreshes": ("Refreshes that made a commit.", lambda v: v.refreshes),
+    "streamhouse_view_refreshes": ("Refreshes that committed.", lambda v: v.refreshes),
     "streamhouse_view_rows_written": ("Rows that refreshes wrote.", lambda v: v.rows_written),
     "streamhouse_view_rows_deleted": ("Rows that refreshes deleted.", lambda v: v.rows_deleted),
-    "streamhouse_view_whole_computations": ("Refreshes that computed the whole query.", lambda v: v.whole),
+    "streamhouse_view_whole_computations": ("Refreshes that recomputed the full query.", lambda v: v.whole),
 }
 
 
@@ -85,8 +86,8 @@ COUNTERS: Final[Definitions[ViewStatus]] = {
 class ViewStatus:
     """The status of a view in this service.
 
-    ``elsewhere`` means that another service is refreshing it. ``between steps`` means that its refresh has more steps
-    and other views have their turn.
+    ``elsewhere`` means that another service is refreshing the view. ``between steps`` means that its refresh has more
+    steps, and other views are refreshed first.
     """
 
     name: str
@@ -94,68 +95,71 @@ class ViewStatus:
     due_ms: int
     """Clock time of the next check. A paused view is checked but not refreshed."""
     refreshes: int = 0
-    """Refreshes of this service that committed; one in several steps counts once, from its first step."""
+    """Number of refreshes by this service that committed. A refresh in several steps counts once, at its first step."""
     failures: int = 0
-    """Consecutive failures. Each one doubles the pause before the retry, up to five minutes."""
+    """Number of consecutive failures. Each failure doubles the delay before the retry, up to five minutes."""
     error: str | None = None
     """First line of the last error; None after a success."""
     last: RefreshReport | None = None
-    """The last completed refresh, all of its steps together."""
+    """The last completed refresh, with all of its steps."""
     doing: Doing = "waiting"
     steps: int = 0
-    """Steps that the refresh in progress has completed; 0 without one."""
+    """Number of completed steps of the refresh in progress; 0 if none is in progress."""
     refreshing_ms: int = 0
-    """Milliseconds since the step in progress began; 0 without one."""
+    """Milliseconds since the step in progress began; 0 if none is in progress."""
     last_duration_ms: int = 0
-    """Duration of the last successful refresh: the sum of its steps, without other work between them."""
+    """Duration of the last successful refresh, without the time between its steps."""
     rows_written: int = 0
-    """Rows written by refreshes of this service, including completed steps."""
+    """Number of rows written by refreshes of this service, including completed steps."""
     rows_deleted: int = 0
+    """Number of rows deleted by refreshes of this service, including completed steps."""
     whole: int = 0
-    """Refreshes of this service that computed the full query."""
+    """Number of refreshes by this service that recomputed the full query."""
     commits_behind: int = 0
-    """Source commits that the view did not contain in full at the last check."""
+    """Number of source commits that the view did not contain completely at the last check."""
     rows_behind: int = 0
-    """Source rows missing from the view at the last check; changes for primary-key tables."""
+    """Number of source rows missing from the view at the last check; of changes for primary-key tables."""
     lag_ms: int = 0
     """Age of the oldest missing change at the last check."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RefreshProgress:
-    """A refresh with some completed steps."""
+    """A refresh in progress, some of whose steps are completed."""
 
-    marks: _Marks
-    """The sources before the first step. The refresh ends with the rows that they had then."""
+    sources: _SourceVersions
+    """Source versions before the first step. The refresh ends when the view contains their rows."""
     began_ms: int
     """Clock time at which the first step began."""
     duration_ms: int = 0
-    """Duration of the steps alone."""
+    """Duration of the steps, without the time between them."""
     report: RefreshReport = _NO_REFRESH
 
 
 @dataclass
 class _Entry:
-    """A view of the loop. Only the loop changes it."""
+    """A view that the service refreshes. Only the service's loop changes it."""
 
     table: Table
     status: ViewStatus
     began_ms: int | None = None
     """Clock time at which the step in progress began."""
     steps: _RefreshProgress | None = None
-    """The refresh with remaining steps; None if there is none."""
+    """The refresh in progress with remaining steps; None if there is none."""
     number: int | None = None
-    """Number of the last refresh that this service has seen."""
-    last_validators: _Marks | None = None
-    """The sources before this service's last refresh. While the view is unchanged since, these sources need no
-    refresh."""
+    """Number of the last refresh at the last check."""
+    last_sources: _SourceVersions | None = None
+    """Source versions before this service's last refresh. If no other service refreshed the view since, the view
+    contains the rows of these versions.
+    """
 
 
 class ViewService:
-    """Refreshes the views of a warehouse. An error of one view is logged and retried; the other views continue.
+    """Refreshes the views of a warehouse. An error of a view is logged and retried, and other views are still
+    refreshed.
 
-    ``run`` runs one step. ``on_view`` receives the status of a view when a step begins and ends. ``begin`` is called
-    first in a thread that the service starts.
+    ``run`` runs one step. ``on_view`` receives the status of a view when a step begins and ends. A thread that the
+    service starts calls ``begin`` first.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class ViewService:
         while not self._is_stopping(stop):
             try:
                 was_due = self.turn()
-            except Exception:  # a service survives any error; it is logged
+            except Exception:  # a service logs and survives any error
                 logger.exception("views of %s could not be checked, retrying", self._connection.location)
                 was_due = False
             if not was_due:
@@ -201,7 +205,7 @@ class ViewService:
             try:
                 if self._begin is not None:
                     self._begin()
-            except Exception:  # a Spark setting that fails must not stop refreshes
+            except Exception:  # a failure of a Spark setting must not stop refreshes
                 logger.exception("refreshes run without their own scheduler pool")
             self.run(stop)
 
@@ -217,7 +221,7 @@ class ViewService:
         self._stop.set()
 
     def status(self) -> list[ViewStatus]:
-        """Return the status of each view, by name. Safe for threads."""
+        """Return the status of each view, sorted by name. Thread-safe."""
         now_ms = self._clock.boot_ms()
         with self._lock:
             statuses = [
@@ -243,7 +247,7 @@ class ViewService:
     # -- one view -------------------------------------------------------------------------------------------------
 
     def _process_view(self, entry: _Entry, now_ms: int) -> None:
-        """Check a view, and run a step if it is behind, not paused, and not claimed by another service."""
+        """Check a view. Run a step if it is behind its sources, not paused, and not claimed by another service."""
         try:
             states = self._check_view(entry, now_ms)
             if states is None:
@@ -255,11 +259,11 @@ class ViewService:
                 else:
                     due_ms = now_ms + max(POLL_MS, min(entry.status.freshness_ms, ELSEWHERE_MS))
                     self._update_status(entry, doing="elsewhere", due_ms=due_ms)
-        except Exception as error:  # noqa: BLE001 - from Spark, storage or the query; other views continue
+        except Exception as error:  # noqa: BLE001 - an error of Spark, storage or the query must not affect other views
             self._record_failure(entry, error)
 
     def _check_view(self, entry: _Entry, now_ms: int) -> Mapping[str, TableState] | None:
-        """Return the source states of a view that needs a refresh; else schedule its next check and return None."""
+        """Return the source states if a view needs a refresh. Otherwise schedule its next check, and return None."""
         state = entry.table.refresh()
         definition = ViewDefinition.of(state.properties, state.name)
         freshness_ms = definition.freshness_ms
@@ -267,13 +271,13 @@ class ViewService:
         self._update_status(entry, name=state.name, freshness_ms=freshness_ms)
         number, lineage = last_refresh(state)
         states = self._source_states(lineage)
-        marks = _source_marks(states)
+        versions = _source_versions(states)
         is_changed_elsewhere = entry.number not in (None, number)
         if is_changed_elsewhere:
-            entry.last_validators = None
+            entry.last_sources = None
         entry.number = number
-        is_done = bool(states) and lineage is not None and marks in (entry.last_validators, _lineage_marks(lineage))
-        self._note_lag(entry, None if is_done else lineage, states)
+        is_done = bool(states) and lineage is not None and versions in (entry.last_sources, _lineage_versions(lineage))
+        self._update_lag(entry, None if is_done else lineage, states)
         if definition.paused or is_done:
             entry.steps = None
             doing: Doing = "paused" if definition.paused else "waiting"
@@ -283,16 +287,16 @@ class ViewService:
             is_changed_elsewhere
             and (left_ms := _last_refresh_ms(state) + freshness_ms - entry.table.storage.now_ms()) > 0
         ):
-            is_amid = lineage is not None and _ends_within_commit(lineage)
-            due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_amid else left_ms)
+            is_between_steps = lineage is not None and _ends_within_commit(lineage)
+            due_ms = now_ms + (min(left_ms, CLAIM_MS) if is_between_steps else left_ms)
             self._update_status(
-                entry, doing="elsewhere" if is_amid else "waiting", due_ms=due_ms, error=None, failures=0
+                entry, doing="elsewhere" if is_between_steps else "waiting", due_ms=due_ms, error=None, failures=0
             )
             return None
         return states
 
     def _source_states(self, lineage: Lineage | None) -> Mapping[str, TableState]:
-        """Return the states of the sources; empty if one was dropped, which the refresh reports with a better error."""
+        """Return source → state. Empty if a source was dropped or cannot be opened; the refresh raises the error."""
         states: dict[str, TableState] = {}
         for source in lineage.sources if lineage is not None else ():
             try:
@@ -304,7 +308,7 @@ class ViewService:
             states[source.name] = table.state
         return states
 
-    def _note_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
+    def _update_lag(self, entry: _Entry, lineage: Lineage | None, states: Mapping[str, TableState]) -> None:
         if lineage is None or not states:
             self._update_status(entry, commits_behind=0, rows_behind=0, lag_ms=0)
             return
@@ -314,32 +318,33 @@ class ViewService:
         self._update_status(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
 
     def _refresh_step(self, entry: _Entry, states: Mapping[str, TableState]) -> None:
-        """Run a step of the refresh in progress, or of a new one.
+        """Run a step of the refresh in progress, or the first step of a new refresh.
 
-        A view between two steps has no seen sources: they may be unchanged although the view misses rows of them.
+        Between two steps, ``last_sources`` is None, because rows are missing from the view even if its sources did not
+        change.
         """
         began_ms = entry.began_ms = self._clock.boot_ms()
         self._update_status(entry, doing="refreshing")
         self._notify(entry)
-        marks = _source_marks(states)
-        before = entry.steps or _RefreshProgress(marks, began_ms)
+        versions = _source_versions(states)
+        before = entry.steps or _RefreshProgress(versions, began_ms)
         report = self._run_step(entry.status.name, before.report)
         now_ms, entry.began_ms = self._clock.boot_ms(), None
         steps = replace(before, report=report, duration_ms=before.duration_ms + now_ms - began_ms)
         entry.number, lineage = last_refresh(entry.table.state)
         self._update_status(entry, failures=0, error=None, **_add_counts(entry.status, before.report, report))
         if report.goal is not None:
-            entry.steps, entry.last_validators = steps, None
+            entry.steps, entry.last_sources = steps, None
             self._update_status(entry, doing="between steps", due_ms=now_ms, steps=report.steps)
-            self._note_lag(entry, lineage, states or self._source_states(lineage))
+            self._update_lag(entry, lineage, states or self._source_states(lineage))
         else:
             self._finish_refresh(entry, steps, now_ms if entry.steps is not None else 0)
-            self._note_lag(entry, None if marks == steps.marks else lineage, states)
+            self._update_lag(entry, None if versions == steps.sources else lineage, states)
         self._notify(entry)
 
     def _finish_refresh(self, entry: _Entry, steps: _RefreshProgress, earliest_ms: int) -> None:
-        """Record that a refresh has all rows that its sources had when it began, and schedule the next one."""
-        entry.steps, entry.last_validators = None, steps.marks
+        """Record the end of a refresh, and schedule the next refresh."""
+        entry.steps, entry.last_sources = None, steps.sources
         due_ms = max(earliest_ms, steps.began_ms + max(entry.status.freshness_ms, POLL_MS))
         report, duration_ms = steps.report, steps.duration_ms
         self._update_status(entry, doing="waiting", due_ms=due_ms, steps=0, last=report, last_duration_ms=duration_ms)
@@ -377,7 +382,7 @@ class ViewService:
     # -- all views ------------------------------------------------------------------------------------------------
 
     def _discover_views(self, now_ms: int) -> None:
-        """Discover new, dropped, paused and resumed views."""
+        """List the views, and update the entries of new, dropped, paused and resumed views."""
         try:
             listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
@@ -398,7 +403,7 @@ class ViewService:
             self._entries = {**entries, **retained}
 
     def _update_entry(self, table: Table, definition: ViewDefinition | StreamhouseError, now_ms: int) -> _Entry | None:
-        """Return the entry of a view, due at once if it is new or resumed; None if the view was dropped."""
+        """Return the entry of a view, or None if the view was dropped. A new or resumed view is due immediately."""
         entry = self._entries.get(table.uuid)
         if isinstance(definition, TableNotFoundError):
             self._discovery.forget(table)
@@ -418,7 +423,7 @@ class ViewService:
 
 
 def _add_counts(status: ViewStatus, before: RefreshReport, after: RefreshReport) -> dict[str, int]:
-    """Return the counts of a view after one more step. Each report covers all steps of its refresh."""
+    """Return the counts of a view after another step. Each report includes all steps of its refresh."""
     return {
         "refreshes": status.refreshes + after.changed - before.changed,
         "rows_written": status.rows_written + after.rows_written - before.rows_written,
@@ -440,14 +445,14 @@ def _read_definition(table: Table) -> ViewDefinition | StreamhouseError:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of an error's text; for a JVM error the first meaningful line."""
+    """Return the first line of an error's text. For a JVM error, skip the generic first line."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = lines[1:]
     return lines[0].strip(": ") if lines else type(error).__name__
 
 
-def _source_marks(states: Mapping[str, TableState]) -> _Marks:
+def _source_versions(states: Mapping[str, TableState]) -> _SourceVersions:
     return {name: (state.table_uuid, state.version, state.attempt) for name, state in states.items()}
 
 
@@ -455,15 +460,15 @@ def _ends_within_commit(lineage: Lineage) -> bool:
     return any(source.is_cut for source in lineage.sources)
 
 
-def _lineage_marks(lineage: Lineage) -> _Marks:
-    """Return the marks of a lineage; empty if it ends within a commit, so that the refresh continues."""
+def _lineage_versions(lineage: Lineage) -> _SourceVersions:
+    """Return the source versions of a lineage. Empty if it ends within a commit, so that the refresh continues."""
     if _ends_within_commit(lineage):
         return {}
     return {source.name: (source.uuid, source.version, source.attempt) for source in lineage.sources}
 
 
 def _last_refresh_ms(state: TableState) -> int:
-    """Return the store time of the view's last refresh commit; 0 if unknown."""
+    """Return the store time of the view's last refresh; 0 if unknown."""
     last = state.transactions.get(REFRESHES)
     return 0 if last is None else last.time_ms
 
@@ -476,13 +481,13 @@ def session_views(
 ) -> ViewService:
     """Return the service that refreshes the named views, or all views, with a Spark session.
 
-    Raises `InvalidOptionError` if the session's catalog ``streamhouse`` is of another warehouse.
+    Raises `InvalidOptionError` if the session's catalog ``streamhouse`` has another warehouse.
     """
     connection = connect_catalog(spark)
     if connection.location != warehouse:
         raise InvalidOptionError(
-            f"warehouse is {quote(warehouse)}, and the session's catalog streamhouse is of "
-            f"{quote(connection.location)}; use one"
+            f"warehouse is {quote(warehouse)}, expected {quote(connection.location)}, the warehouse of the session's "
+            "catalog streamhouse"
         )
     begin = partial(_enter_pool, spark)
     run = Refresher(spark, connection).step
@@ -490,14 +495,14 @@ def session_views(
 
 
 def _enter_pool(spark: SparkSession) -> None:
-    """Run the jobs of this thread in their own scheduler pool, which gets its share next to long jobs."""
+    """Run the jobs of this thread in a separate scheduler pool, so that long jobs do not delay them."""
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
 
 
 def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
-    """Return the metrics of views. Counters start with the service."""
+    """Return the metrics of views. Counters start at 0 when the service starts."""
     return [
         *table_metrics(GAUGES, COUNTERS, {view.name: view for view in views}),
         doing_metric("streamhouse_view_doing", [(view.name, view.doing) for view in views]),

@@ -1,13 +1,13 @@
-"""Steps of a refresh: how far one commit of a view advances if its sources have more than ``step_rows`` new rows.
+"""Steps of a refresh: the source versions that a commit of a view reads if there are more than ``step_rows`` new rows.
 
 A view is the result of its query over the source versions in its lineage, and any combination of versions is correct.
-So a step may read older versions than the latest. For a primary-key table that is the state after one of its commits. A
-log table whose rows all have offsets is read at its latest version below chosen end offsets: those of a commit if one
-fits, else offsets within a commit. That needs no older state, so rows that were tiered and trimmed long ago can be read
-in steps too.
+So a step may read versions before the latest. For a primary-key table, such a version is the state after a commit. A
+log table whose rows all have offsets is read at its latest version, up to chosen end offsets. These are the ends of a
+commit if possible, otherwise offsets within a commit. This needs no older state, so steps can also read rows that were
+tiered and trimmed long ago.
 
-Sources advance one at a time, the source with the fewest rows first. So small tables are complete before rows of large
-tables are joined with them, and most steps read changes of a single source.
+Sources advance one after another, the source with the fewest rows first. So small tables are complete before rows of
+large tables are joined with them, and most steps read changes of a single source.
 
 Every step reads rows that no earlier step read, or all remaining rows, so the sequence of steps ends.
 """
@@ -38,28 +38,28 @@ EXPIRED_ERRORS: Final = (OffsetsTrimmedError, SnapshotExpiredError)
 
 
 @dataclass(frozen=True, slots=True)
-class IntermediateVersion:
-    """A step that reads some of the new rows."""
+class PlannedStep:
+    """The next step of a refresh."""
 
     step: RefreshStep
     rows_left: int
-    """Rows left for later steps; 0 for a step to the latest versions."""
+    """Number of rows for later steps; 0 for a step to the latest versions."""
 
 
 def choose_step(
     step: RefreshStep, sources: Mapping[str, TableHandle], step_rows: int | None, goal: Lineage | None = None
-) -> IntermediateVersion:
-    """Return the next step towards the latest versions: ``step`` itself, or one of about ``step_rows`` source rows.
+) -> PlannedStep:
+    """Return the next step towards the latest versions: ``step`` itself, or a step of about ``step_rows`` source rows.
 
-    The step reads more rows if no version lies between, or none that can still be read. Rows up to ``goal`` come first,
-    so that rows appended meanwhile cannot keep a source from reaching it. A step that recomputes a view with rows
-    starts at the view's ends: it never removes rows. Raises `CorruptDataError`, `StorageError`.
+    The step reads more rows if there is no readable version in between. Rows up to ``goal`` are read first, so that
+    concurrent appends cannot prevent a source from reaching the goal. A step that recomputes a view starts at the
+    offsets that the view contains, so it never removes rows. Raises `CorruptDataError`, `StorageError`.
     """
     if step_rows is None:
-        return IntermediateVersion(step, 0)
+        return PlannedStep(step, 0)
     progress = {new.name: _SourceProgress(step, new, sources[new.name], goal) for new in step.new.sources}
     if sum(source.num_rows for source in progress.values()) <= step_rows:
-        return IntermediateVersion(step, 0)
+        return PlannedStep(step, 0)
     if goal is not None and not any(source.num_rows_to_goal for source in progress.values()):
         return choose_step(step, sources, step_rows)
     versions: dict[str, SourceVersion] = {}
@@ -72,14 +72,12 @@ def choose_step(
     rows_left = sum(progress[source.name].count_rows(source.ends) for source in step.new.sources)
     rows_left -= sum(progress[source.name].count_rows(source.ends) for source in new)
     if rows_left <= 0:
-        return IntermediateVersion(step, 0)
-    return IntermediateVersion(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
+        return PlannedStep(step, 0)
+    return PlannedStep(RefreshStep(step.number, step.old, Lineage(new, step.new.whole_because)), rows_left)
 
 
 def covers(lineage: Lineage, goal: Lineage) -> bool:
-    """Return whether ``lineage`` contains all rows of ``goal``. Rows of a table that was recreated since do not
-    count.
-    """
+    """Return whether ``lineage`` contains all rows of ``goal``, except for rows of tables that were recreated since."""
     its = {source.name: source for source in lineage.sources}
     return all(
         source.name in its
@@ -92,7 +90,7 @@ def covers(lineage: Lineage, goal: Lineage) -> bool:
 
 
 def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Return how many rows to read from each source, the smallest first. At most one source is read in part."""
+    """Return source → number of rows to read, the smallest source first. At most one source is read partially."""
     rows = {}
     for name in sorted(left, key=lambda name: (left[name], name)):
         rows[name] = min(left[name], limit)
@@ -101,7 +99,7 @@ def allocate_rows(left: Mapping[str, int], limit: int) -> dict[str, int]:
 
 
 def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
-    """Return the end offsets that are ``limit`` rows after ``starts``, divided over the buckets in proportion."""
+    """Return end offsets ``limit`` rows after ``starts``, divided between the buckets in proportion to their rows."""
     total = sum(end - starts[bucket] for bucket, end in ends.items())
     chosen_ends, before, assigned = {}, 0, 0
     for bucket, end in sorted(ends.items()):
@@ -113,8 +111,6 @@ def allocate_ends(starts: Ends, ends: Ends, limit: int) -> dict[int, int]:
 
 
 class _SourceProgress:
-    """A source, and the rows of it that a step may read."""
-
     def __init__(self, step: RefreshStep, new: SourceVersion, table: TableHandle, goal: Lineage | None) -> None:
         self._new, self._table, self._state = new, table, table.state
         self._is_whole = step.new.whole_because is not None
@@ -133,21 +129,22 @@ class _SourceProgress:
                     b: max(start, min(end.ends.get(b, 0), new.ends[b])) for b, start in self._starts.items()
                 }
         self.num_rows = self._count(new.ends)
-        """Rows after those that the view has: changes for a primary-key table, or its rows if these are read instead
-        and are fewer."""
+        """Number of rows that the view does not contain: changes of a primary-key table, or for a full refresh its rows
+        if there are fewer.
+        """
         self.num_rows_to_goal = self._count(self._goal_ends)
-        """The same, up to the goal."""
+        """The part of ``num_rows`` up to the goal."""
 
     def _count(self, ends: Ends) -> int:
         rows = self.count_rows(ends)
         return min(rows, max_num_rows(self._state)) if self._is_whole and self._state.primary_key else rows
 
     def count_rows(self, ends: Ends) -> int:
-        """Count the rows up to ``ends`` that the view does not have."""
+        """Count the rows up to ``ends`` that the view does not contain."""
         return sum(end - self._starts[bucket] for bucket, end in ends.items() if bucket in self._starts)
 
     def choose_version(self, limit: int, *, must_move: bool) -> SourceVersion:
-        """Return the version with about ``limit`` more rows. With ``must_move`` it has at least one more row."""
+        """Return a version with about ``limit`` more rows. With ``must_move`` it has at least one more row."""
         if limit >= self.num_rows:
             return self._new
         if self._is_dense():
@@ -161,7 +158,7 @@ class _SourceProgress:
     # -- by offsets -----------------------------------------------------------------------------------------------
 
     def _is_dense(self) -> bool:
-        """Return whether the latest version has a row for every offset, so that it can be read below end offsets."""
+        """Return whether the latest version has a row for every offset, so that it can be read up to any offset."""
         from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few refreshes need this module
 
         state = self._state
@@ -182,7 +179,7 @@ class _SourceProgress:
         return None not in rows and sum(filter(None, rows)) == of_log  # rows of other engines have no offsets
 
     def _ends_of_commit(self, limit: int) -> Ends | None:
-        """Return the ends of the latest commit with at most ``limit`` more rows; None if no commit has any."""
+        """Return the ends of the latest commit with at most ``limit`` more rows, or None if there is no such commit."""
 
         def is_before(state: TableState) -> bool:
             begins_elsewhere = state.first_offsets != self._state.first_offsets
@@ -221,7 +218,7 @@ class _SourceProgress:
         return min(rows, max_num_rows(state)) if self._is_whole and state.primary_key else rows
 
     def _is_reachable(self, state: TableState) -> bool:
-        """Return whether changes lead from the view's version to this state, and from it to the latest state."""
+        """Return whether a refresh can follow changes from the view to this state, and then to the latest state."""
         now = self._state
         if (state.schema_id, state.first_offsets, state.former_partitionings) != (
             now.schema_id,
@@ -238,17 +235,17 @@ class _SourceProgress:
 
     def _is_readable(self, state: TableState) -> bool:
         try:
-            pin = take_latest_snapshot(state)
-            require_kept(self._table.log, state, list_segments(pin))
-            plan_scan(self._table, pin, ScanRequest(state.schema.names[:1]))
+            snapshot = take_latest_snapshot(state)
+            require_kept(self._table.log, state, list_segments(snapshot))
+            plan_scan(self._table, snapshot, ScanRequest(state.schema.names[:1]))
         except EXPIRED_ERRORS:
             return False
         return True
 
     def _to_source_version(self, state: TableState) -> SourceVersion:
-        """Return a state as a source version, or the latest version if the changes in between are incomplete.
+        """Return a state as a source version. Returns the latest version if the changes between them are incomplete.
 
-        From an incomplete state the next refresh would have to recompute the query once more.
+        Otherwise the next step would have to recompute the full query again.
         """
         version = source_version(self._new.name, state)
         sources, states = {version.name: self._table}, {version.name: self._state}
@@ -258,7 +255,7 @@ class _SourceProgress:
 
 
 def first_offsets(state: TableState) -> dict[int, int]:
-    """Return bucket → the first offset with a row. Without a lake, trimmed rows no longer exist."""
+    """Return bucket → first offset with a row. Without a lake, trimmed rows do not exist any more."""
     if state.primary_key or state.lake is not None:
         return {bucket: state.first_offset(bucket) for bucket in state.buckets}
     return {bucket: log.start for bucket, log in state.buckets.items()}

@@ -1,6 +1,6 @@
 """Temporary views of a refresh: its sources at the old and the new version, and the changes in between.
 
-Their names are unique to the refresh, which drops them when it ends.
+The names are unique to the refresh. The refresh drops the temporary views when it ends.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.refresh_commit import RefreshStep
 
 CATALOG = "streamhouse"
-_CAME = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
+_WEIGHT_SQL = "CASE WHEN _change_type IN ('insert', 'update_after') THEN 1 ELSE -1 END"
 
 
 class TempViews:
-    """Temporary views of one refresh, created when a statement refers to them."""
+    """Temporary views of a refresh. A view is created when a statement refers to it."""
 
     def __init__(self, spark: SparkSession, prefix: str, names: Sequence[str], keyed: Mapping[str, bool]) -> None:
         self._spark = spark
@@ -38,15 +38,15 @@ class TempViews:
         self._local: dict[str, tuple[pa.Table, StructType]] = {}
         self._step: RefreshStep | None = None
         self.read_by_name: set[str] = set()
-        """Sources that Spark has read by name, whatever table the name refers to by then."""
+        """Sources that Spark has read by name. A name may have referred to a recreated table."""
 
     @property
     def ids(self) -> dict[str, str]:
-        """Source → its name in plans."""
+        """Source → name of the source in plans."""
         return {name: f"t{number}" for number, name in enumerate(self._names)}
 
     def begin(self, step: RefreshStep) -> None:
-        """Read at the versions of a step from now on."""
+        """Drop the temporary views, and read at the versions of a step."""
         self.drop()
         self._step = step
 
@@ -61,26 +61,25 @@ class TempViews:
         return self._spark.sql(text)
 
     def create(self, name: str, rows: pa.Table, schema: StructType) -> str:
-        """Create a relation of rows of the driver, so that Spark knows their number; returns its name."""
+        """Create a relation of local rows, and return its name. Spark then knows the number of rows."""
         full = f"{self.prefix}{name}"
         self._spark.createDataFrame(rows, schema).createOrReplaceTempView(full)
         self._created.add(full)
         return full
 
     def register_local(self, name: str, rows: pa.Table) -> None:
-        """Register rows of the driver for a relation that is created when a query refers to it."""
+        """Register local rows for a relation. The relation is created when a query refers to it."""
         self._local[f"{self.prefix}{name}"] = (rows, spark_versions.spark_schema_of(rows.schema))
 
     def is_local(self, text: str) -> bool:
-        """Return whether a query reads only rows of the driver."""
+        """Return whether a query reads only local rows."""
         return self._relation_names(text) <= self._local.keys()
 
     def _relation_names(self, text: str) -> set[str]:
-        """Return the source relations that a query refers to."""
         return set(re.findall(rf"\b{self.prefix}t\d+_(?:old|new|delta)(?:_by_c\d+)?\b", text))
 
     def at_version(self, table: str, version: int, name: str) -> str:
-        """Create a relation of a table at a version; returns its name."""
+        """Create a relation of a table at a version, and return its name."""
         full = f"{self.prefix}{name}"
         self._read_version(table, version).createOrReplaceTempView(full)
         self._created.add(full)
@@ -116,8 +115,8 @@ class TempViews:
         ends = {"startingOffsets": _offsets_json(old.ends), "endingOffsets": _offsets_json(new.ends)}
         if self._keyed[name]:
             rows = self._spark.read.options(**ends).table(_quote_path(f"{name}$changelog"))
-            return rows.selectExpr(f"{_CAME} AS {WEIGHT}", "*")
-        # At the version: rows deleted since were inserted then.
+            return rows.selectExpr(f"{_WEIGHT_SQL} AS {WEIGHT}", "*")
+        # Read at the new version, so that rows that were deleted later are included.
         options = ", ".join(f"'{option}' = '{offsets}'" for option, offsets in ends.items())
         return self._spark.sql(f"{_version_sql(name, new.version)} WITH ({options})").selectExpr(f"1 AS {WEIGHT}", "*")
 

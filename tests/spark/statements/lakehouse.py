@@ -39,7 +39,7 @@ CHECK = "constraint"
 REFUSALS = {
     TWO_ROWS: r"rows with the primary key|inserts a row with an existing primary key",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
-    OUTSIDE: r"new rows are not among the rows",
+    OUTSIDE: r"new rows do not match the condition",
     CONFLICT: r"COMMIT_CONFLICT",
     GONE: r"OFFSETS_TRIMMED|SNAPSHOT_EXPIRED",
     COLUMNS_CHANGED: r"rolled back to commit \d+: its columns changed since|columns of .* changed after commit",

@@ -458,14 +458,18 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "OFFSETS_TRIMMED", "begin at startingOffsets=earliest", "begin at startingOffsets=earliest, or skip them"
     ),
     a_stream_from_a_time_that_was_trimmed: Advice(
-        "OFFSETS_TRIMMED", "failOnDataLoss=false", "give offsets, a later time, or failOnDataLoss=false to begin at"
+        "OFFSETS_TRIMMED", "failOnDataLoss=false", "set offsets, a later time, or failOnDataLoss=false to start at"
     ),
     a_stream_from_a_table_that_was_made_anew: Advice(
-        "TABLE_NOT_FOUND", "new checkpointLocation", "start the query with a new checkpointLocation to read that one"
+        "TABLE_NOT_FOUND",
+        "new checkpointLocation",
+        "start the query with a new checkpointLocation to read the new table",
     ),
-    an_offset_that_cannot_be_read: Advice("CORRUPT_DATA", "start with a new one", "or start with a new one"),
+    an_offset_that_cannot_be_read: Advice(
+        "CORRUPT_DATA", "start with a new checkpoint", "or start with a new checkpoint"
+    ),
     an_offset_of_another_version: Advice(
-        "FORMAT_VERSION", "upgrade, or start it with a new", "or start it with a new checkpointLocation"
+        "FORMAT_VERSION", "upgrade, or start with a new", "or start with a new checkpointLocation"
     ),
     a_sink_whose_table_was_restored: Advice(
         "DIFFERENT_HISTORY", "first run", "to skip the rows of the missing batches, first run"
@@ -475,7 +479,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         r"forget_transactions\('app'\)",
         "if rows may be written twice, run Table.forget_transactions",
     ),
-    a_sink_whose_table_was_made_anew: Advice("TABLE_NOT_FOUND", "first run", "those of earlier batches, first run"),
+    a_sink_whose_table_was_made_anew: Advice("TABLE_NOT_FOUND", "first run", "the rows of earlier batches, first run"),
 }
 
 

@@ -105,5 +105,5 @@ def test_it_has_the_settings_of_the_catalog(monkeypatch):
 
 
 def test_a_session_without_the_catalog_has_none():
-    with pytest.raises(InvalidOptionError, match="has no catalog streamhouse; make it with"):
+    with pytest.raises(InvalidOptionError, match="has no catalog streamhouse; create the session with"):
         connect_catalog(Session(other__warehouse="/wh"))

@@ -31,7 +31,7 @@ def publish(table, before=lambda: None):
 
     def tablet_of(bucket):
         before()
-        return table.keyed.shape().tablet_of(bucket)
+        return table.keyed.keyed_schema().tablet_of(bucket)
 
     return write_snapshots(table.log, table.storage, table.world, table.segment_options(), [0], tablet_of)
 
@@ -189,7 +189,7 @@ def test_columns_that_changed_since_the_shape_was_taken(wh, other_process):
     shape = table.segment_options()
     other = other_process().table("t")
     other.alter(rename_columns={"name": "title"}, drop_columns=["n"])
-    write_snapshots(table.log, table.storage, table.world, shape, [0], table.keyed.shape().tablet_of)
+    write_snapshots(table.log, table.storage, table.world, shape, [0], table.keyed.keyed_schema().tablet_of)
     (segment,) = other.refresh().snapshots[0].segments
     assert (segment.schema_id, sorted(segment.stats)) == (2, ["id", "title"])
     assert other.to_arrow().to_pylist() == [{"id": i, "title": "x"} for i in range(3)]

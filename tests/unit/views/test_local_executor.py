@@ -14,7 +14,7 @@ from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, IncrementalAggrega
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
-from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, choose_identity
+from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, Statements, choose_identity
 from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
 
 SOURCES = {
@@ -109,7 +109,9 @@ def require_right(view, before, came, went):
     for row in merged.to_pylist():
         key = row[group_column(view.root.groups[0])]
         assert row[KEY] == view.hashed(key)
-        found[key] = "again" if row[RECOMPUTE] else "gone" if row[GONE] else [row[name] for name in view.names[1:]]
+        found[key] = (
+            "again" if row[RECOMPUTE] else "gone" if row[IS_DELETED] else [row[name] for name in view.names[1:]]
+        )
     for key in {*old, *new}:
         expected = None if old.get(key) == new.get(key) else new.get(key, "gone")
         assert found.pop(key, None) in (expected, "again")

@@ -158,7 +158,7 @@ def test_versions_that_are_gone_by_the_time_they_are_read(house, caplog):
 
     with mock.patch.object(temp_views.TempViews, "_read_version", version), caplog.at_level(logging.WARNING):
         view = view_of(house, BY_CUST, 9)
-    assert "the remaining rows are one step" in caplog.text
+    assert "one step reads all remaining rows" in caplog.text
     assert len(view.table.inspect.lineage()) == 1
     assert sum(row["n"] for row in view.table.to_arrow().to_pylist()) == source.to_arrow().num_rows
 
@@ -166,7 +166,7 @@ def test_versions_that_are_gone_by_the_time_they_are_read(house, caplog):
 @pytest.mark.parametrize("step_rows", [0, -1, 1.5, True, "10"])
 def test_numbers_of_rows_that_are_none(house, step_rows):
     log(house, 1)
-    with pytest.raises(InvalidOptionError, match="whole number of rows from 1 on"):
+    with pytest.raises(InvalidOptionError, match="whole number of rows above 0"):
         view_of(house, BY_DAY, step_rows)
     assert house.others.find_table("db.v") is None
 

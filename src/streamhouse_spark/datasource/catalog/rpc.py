@@ -1,10 +1,10 @@
-"""RPC from the Spark catalog to Python: an operation with JSON arguments in the options, JSON in schema metadata back.
+"""RPC from the Spark catalog to Python. Data source options carry the call, and schema metadata carries the reply.
 
 Spark reads the schema of a Python data source in a worker process on the driver's host. The catalog's Java class uses
-that as a call: `CALL_OPTION` and `ARGUMENTS_OPTION` hold the operation and its arguments, all other options are catalog
-settings. The answer is one field whose metadata holds ``{"ok": …}`` or ``{"error": {"class", "condition",
-"message"}}``, so SQL users see the error text without a Python traceback. Errors other than `StreamhouseError` are
-defects and propagate.
+this as a call: `CALL_OPTION` and `ARGUMENTS_OPTION` hold the operation and its JSON arguments. All other options are
+catalog settings. The returned schema has one field, whose metadata holds ``{"ok": …}`` or ``{"error": {"class",
+"condition", "message"}}``. SQL users therefore see the error text without a Python traceback. Errors other than
+`StreamhouseError` are defects and propagate.
 
 A worker process often serves a single call, so only the operation's module is imported.
 """
@@ -43,21 +43,21 @@ _OPERATIONS_BY_MODULE: Final = {
     "scan.catalog_options": "check_options",
     "catalog.procedures.procedures": "procedures call_procedure",
 }
-"""Module below `datasource` → the operations that it has as functions of the same name."""
+"""Module below `datasource` → its operations, which are functions of the same name."""
 OPERATIONS: Final = {
     operation: module for module, operations in _OPERATIONS_BY_MODULE.items() for operation in operations.split()
 }
 
 
 def operation_of(name: str) -> Operation:
-    """Return the function of an operation. Raises `KeyError` for an unknown one."""
+    """Return the function of an operation. Raises `KeyError` for an unknown name."""
     module = import_module(f"streamhouse_spark.datasource.{OPERATIONS[name]}")
     operation: Operation = getattr(module, name)
     return operation
 
 
 def answer(connect: Callable[[], Connection], options: Mapping[str, str]) -> StructType:
-    """Answer the call in the options."""
+    """Run the operation in the options, and return a schema with its result or error."""
     operation = operation_of(options[CALL_OPTION])
     reply: dict[str, Any]
     try:

@@ -47,7 +47,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class CdcPlan:
-    """How the events of a query are decoded and written."""
+    """Arguments of a query for decoding and writing its events."""
 
     connection: Connection
     table: str
@@ -93,20 +93,20 @@ def plan_cdc(
     kinds = BinaryType if event_format == AVRO else StringType | BinaryType
     if not isinstance(event_columns.get(value), kinds):
         expected = "bytes" if event_format == AVRO else "text or bytes"
-        raise InvalidOptionError(f"the events have no column '{value}' of {expected}; name the one that has the event")
+        raise InvalidOptionError(f"events have no column '{value}' of type {expected}; set value to their column")
     order = tuple(position) if position is not None else ("offset",)
     missing = [name for name in order if name not in event_columns]
     if missing or not order:
         raise InvalidOptionError(
-            f"the events have no column '{', '.join(missing)}' by which those of one key are ordered; name columns of "
-            "the source's position as position=, such as the log sequence number"
+            f"events have no column '{', '.join(missing)}' to order the events of a key; set position to the columns "
+            "of the source's position, such as a log sequence number"
         )
     avro = None
     if event_format == AVRO:
         avro = AvroSchemas.of(events.sparkSession, registry, registry_auth, avro_schema, table.world)
     elif (registry, registry_auth, avro_schema) != (None, None, None):
         raise InvalidOptionError(
-            f"registry, registry_auth and avro_schema are of events in Avro; format is {event_format!r}"
+            f"registry, registry_auth and avro_schema are only for format {AVRO!r}, found {event_format!r}; omit them"
         )
     if dead_letter is not None:
         connection.warehouse().create_table(
@@ -122,18 +122,18 @@ def plan_cdc(
 def _require_last_row(state: TableState) -> None:
     if not state.primary_key:
         raise InvalidOptionError(
-            f"table {state.name} has no primary key, by which changes are applied; create it with PRIMARY KEY"
+            f"table {state.name} has no primary key, which cdc needs to apply changes; create it with PRIMARY KEY"
         )
     engine = parse_keyed_properties(state.properties, state.schema, state.partition_by).merge_engine
     if engine not in ("last_row", "versioned"):
         raise InvalidOptionError(
-            f"table {state.name} has the merge engine {engine}, which would merge rows that replace each other; use a "
-            "table without one, or with versioned"
+            f"table {state.name} has the merge engine {engine}, expected the default engine or versioned, because "
+            "change events replace rows; use another table"
         )
 
 
 def start(plan: CdcPlan, events: DataFrame, checkpoint: str, trigger: Mapping[str, Any] | None) -> StreamingQuery:
-    """Start the query. **Commit point** of a batch: the table's commit record."""
+    """Start the query. **Commit point** of each batch: the table's commit record."""
     writer = events.writeStream.option("checkpointLocation", checkpoint)
     if trigger is not None:
         writer = writer.trigger(**trigger)
@@ -144,7 +144,7 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> No
     """Write the changes of a batch, idempotently. Raises `SchemaMismatchError` before anything is written."""
     query_id = _query_id(batch.sparkSession, checkpoint)
     if not query_id:
-        raise InvalidOptionError("cdc runs as a streaming query, whose id is not known here; start it with cdc(...)")
+        raise InvalidOptionError("cdc found no id of a streaming query; start the query with cdc(...)")
     decoded, summary = _decode_and_inspect(plan, batch)
     try:
         _require_accepted(plan, summary)
@@ -157,8 +157,8 @@ def apply(plan: CdcPlan, batch: DataFrame, batch_id: int, checkpoint: str) -> No
 
 
 def _query_id(spark: SparkSession, checkpoint: str) -> str | None:
-    """Return the id of the running query. Spark Connect runs batches in a separate process without local properties;
-    there the id comes from the checkpoint, which Spark writes before the first batch.
+    """Return the id of the running query. Spark Connect runs batches in a separate process without local properties, so
+    there the id is read from the checkpoint, which Spark writes before the first batch.
     """
     context = getattr(spark, "sparkContext", None)  # Spark Connect has none
     if context is not None:
@@ -168,27 +168,27 @@ def _query_id(spark: SparkSession, checkpoint: str) -> str | None:
 
 
 def _decode_and_inspect(plan: CdcPlan, batch: DataFrame) -> tuple[DataFrame, Row]:
-    """Return the decoded events, persisted, and a summary of them. Events with unknown schema ids are decoded again
-    once the schemas are fetched. This is rare, because the schema of an id never changes.
+    """Return the decoded events, persisted, and their summary. If events have unknown schema ids, fetch the schemas and
+    decode again. This is rare, because the schema of an id never changes.
     """
-    refused: dict[int, str] = {}
+    rejected: dict[int, str] = {}
     while True:
-        decoded = _decode_events(plan, batch, refused).persist()
+        decoded = _decode_events(plan, batch, rejected).persist()
         try:
             summary = _summarise_events(decoded)
-            unknown = {number for number in summary["unknown"] if number not in refused}
+            unknown = {number for number in summary["unknown"] if number not in rejected}
             if plan.avro is None or not unknown:
                 return decoded, summary
-            refused |= plan.avro.fetch(unknown)
+            rejected |= plan.avro.fetch(unknown)
         except BaseException:
             decoded.unpersist()
             raise
         decoded.unpersist()
 
 
-def _decode_events(plan: CdcPlan, batch: DataFrame, refused: Mapping[int, str]) -> DataFrame:
-    """Return ``changes`` in the table's types, the ``reason`` and original ``event`` of bad events, ``names`` and
-    ``unknown``, without tombstones.
+def _decode_events(plan: CdcPlan, batch: DataFrame, rejected: Mapping[int, str]) -> DataFrame:
+    """Decode the events, without tombstones. The columns are ``changes`` in the table's types, the ``reason`` and the
+    original ``event`` of a bad event, the ``names`` of new columns, and the id of an ``unknown`` schema.
     """
     value = _column(plan.value)
     order = f.struct(*(_column(name).alias(name) for name in plan.position))
@@ -196,10 +196,10 @@ def _decode_events(plan: CdcPlan, batch: DataFrame, refused: Mapping[int, str]) 
     if plan.avro is None:
         text = f.col("value").cast("string")
         is_text = f.is_valid_utf8(text)
-        unread = f.when(~is_text, f.lit("its bytes are no UTF-8"))
+        unread = f.when(~is_text, f.lit("its bytes are not UTF-8"))
         event, unknown = f.when(is_text, text).otherwise(f.base64("value")), f.lit(None).cast("int")
     else:
-        events = events.withColumn("avro", plan.avro.read(batch.sparkSession, f.col("value"), refused))
+        events = events.withColumn("avro", plan.avro.read(batch.sparkSession, f.col("value"), rejected))
         text, unread, unknown = f.col("avro.text"), f.col("avro.reason"), f.col("avro.unknown")
         event = f.base64("value")
     read = plan.reader.read(batch.sparkSession, text)
@@ -235,7 +235,9 @@ def _convert_change(plan: CdcPlan, change: Column) -> Column:
 
 
 def _summarise_events(decoded: DataFrame) -> Row:
-    """Return the number of ``bad`` events, the ``first`` of them, all column ``names``, and ``unknown`` schema ids."""
+    """Return the number of ``bad`` events, the ``first`` bad event, all ``names`` of columns, and ``unknown`` schema
+    ids.
+    """
     is_bad = f.col("reason").isNotNull()
     first = f.min_by(f.struct("reason", f.col(_POSITION).cast("string").alias("at")), f.when(is_bad, f.col(_POSITION)))
     summary = decoded.agg(
@@ -254,19 +256,18 @@ def _require_accepted(plan: CdcPlan, summary: Row) -> None:
     new = sorted(set(summary["names"] or ()) - column_names)
     if new and plan.new_columns == "fail":
         raise SchemaMismatchError(
-            f"the events for {plan.table} have columns that it lacks: {', '.join(new)[:500]}; nothing was written: add "
-            "them by ALTER TABLE … ADD COLUMNS and start the query again, or say new_columns='ignore'"
+            f"events for {plan.table} have columns that the table does not have: {', '.join(new)[:500]}; nothing was "
+            "written; add them with ALTER TABLE … ADD COLUMNS and restart the query, or set new_columns='ignore'"
         )
     if summary["bad"] and plan.dead_letter is None:
         raise SchemaMismatchError(
             f"{summary['bad']} events of this batch for {plan.table} cannot be read; the first, at "
-            f"{summary['first']['at']}: {summary['first']['reason']}; nothing was written: correct the source, or name "
-            "a table for such events as dead_letter="
+            f"{summary['first']['at']}: {summary['first']['reason']}; nothing was written; correct the source, or set "
+            "dead_letter to a table for such events"
         )
 
 
 def _latest_changes(plan: CdcPlan, decoded: DataFrame) -> DataFrame:
-    """Return the latest change of each key."""
     changes = decoded.where(f.col("reason").isNull()).select(_POSITION, f.posexplode("changes").alias(_PLACE, "change"))
     rows = changes.select(
         f.col("change.kind").alias(_KIND),

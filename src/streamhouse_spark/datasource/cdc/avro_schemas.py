@@ -26,28 +26,29 @@ from pyspark.sql import Column
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource import spark_versions
+from streamhouse_spark.datasource.cdc.event_formats import missing_jar_error
 from streamhouse_spark.errors import InvalidOptionError, StorageError, StorageRefusedError, quote
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _CLASS: Final = "io.streamhouse.spark.cdc.AvroEvents"
-_ASKED_MAX: Final = 1_000
-"""Maximum ids that one batch fetches. Damaged bytes may contain any id."""
+_FETCHES_MAX: Final = 1_000
+"""Maximum number of schema ids that a batch fetches, because damaged bytes may contain any id."""
 Auth = Sequence[str] | str
 """A user and password, or a token."""
 _ACCEPTED: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TIMEOUT_S: Final = 10
-_PATIENCE_MS: Final = 30_000
+_RETRY_MS: Final = 30_000
 """How long the registry may be unavailable before the query fails."""
-_ANSWER_BYTES_MAX: Final = 8 << 20
+_RESPONSE_BYTES_MAX: Final = 8 << 20
 _NOT_FOUND: Final = range(40_400, 40_500)
-"""Error codes in the body of a 404: no such schema, subject or version. Any other 404 comes from another server."""
+"""Error codes in a 404 of a registry: no such schema, subject or version. Any other 404 is from another server."""
 
 
 @dataclass(frozen=True, slots=True)
 class AvroSchemas:
-    """The schemas of a query's events: one given schema, or those of a registry, cached by id."""
+    """The schemas of a query's events: one schema for all events, or the schemas of a registry, cached by id."""
 
     schema_text: str | None
     registry: SchemaRegistry | None
@@ -57,57 +58,56 @@ class AvroSchemas:
     def of(
         cls, session: SparkSession, registry: str | None, auth: Auth | None, schema_text: str | None, world: World
     ) -> AvroSchemas:
-        """Validate the arguments. Raises `InvalidOptionError` if the session lacks the jar, and for missing or invalid
-        schemas.
+        """Validate the arguments. Raises `InvalidOptionError` if the session does not have the jar, and for missing or
+        invalid schemas.
         """
         if (registry is None) == (schema_text is None):
             raise InvalidOptionError(
-                "events in Avro need their schemas: give the URL of their registry as registry=, or the schema of "
-                "events without a schema's id as avro_schema="
+                "Avro events require a schema: set registry to the URL of the schema registry, or avro_schema to the "
+                "schema of events without schema ids"
             )
         if auth is not None and registry is None:
-            raise InvalidOptionError("registry_auth is given without registry, the URL that it is for")
+            raise InvalidOptionError("registry_auth requires registry; set registry, or omit registry_auth")
         java_class = _java_class(session)
         if schema_text is not None and (problem := java_class.problem(schema_text)) is not None:
-            raise InvalidOptionError(f"avro_schema is no schema of Debezium's events: {problem}")
+            raise InvalidOptionError(f"avro_schema is not a schema of Debezium events: {problem}")
         return cls(schema_text, None if registry is None else SchemaRegistry.of(registry, auth, world))
 
-    def read(self, session: SparkSession, events: Column, refused: Mapping[int, str]) -> Column:
-        """Return the ``text`` of each event, the ``reason`` why it has none, and the id of an ``unknown`` schema."""
+    def read(self, session: SparkSession, events: Column, rejected: Mapping[int, str]) -> Column:
+        """Return the ``text`` of each event, the ``reason`` if it has no text, and the id of an ``unknown`` schema."""
         function = _java_class(session).read
-        return spark_versions.java_function(function, events, dict(self.by_id), dict(refused), self.schema_text)
+        return spark_versions.java_function(function, events, dict(self.by_id), dict(rejected), self.schema_text)
 
     def fetch(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Fetch schemas, and return the ids without one, with the reason. Raises as `SchemaRegistry.schema`."""
-        assert self.registry is not None, "only events with ids lack schemas"
-        refused = {}
+        """Fetch schemas. Returns id → reason for ids without a schema. Raises the errors of `SchemaRegistry.schema`."""
+        assert self.registry is not None, "only a registry has schema ids"
+        rejected = {}
         # Registry ids are small; ids in damaged bytes are mostly large or negative.
         for place, number in enumerate(sorted(numbers, key=lambda number: (number < 0, number))):
-            if number < 0 or place >= _ASKED_MAX:
-                refused[number] = f"its schema {number} was not asked for: a batch may have {_ASKED_MAX} new ones"
+            if number < 0 or place >= _FETCHES_MAX:
+                rejected[number] = (
+                    f"its schema {number} was not fetched: a batch may have {_FETCHES_MAX} new schema ids"
+                )
                 continue
             answer = self.registry.schema(number)
             if answer.schema is None:
-                refused[number] = answer.reason
+                rejected[number] = answer.reason
             else:
                 self.by_id[number] = answer.schema
-        return refused
+        return rejected
 
 
 def _java_class(session: SparkSession) -> Any:
     """Return the Java class of the function. Raises `InvalidOptionError` in a session without the jar."""
     java_class = spark_versions.java_class(session, _CLASS)
     if java_class is None:
-        raise InvalidOptionError(
-            "events in Avro are read by the jar of the package, which Spark was started without; make the session with "
-            'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
-        )
+        raise missing_jar_error()
     return java_class
 
 
 @dataclass(frozen=True, slots=True)
 class RegistrySchema:
-    """The schema of an id, or the reason why the registry has no usable one."""
+    """The schema of an id, or the reason why it is missing or cannot be used."""
 
     schema: str | None
     reason: str = ""
@@ -133,8 +133,8 @@ class SchemaRegistry:
             raise InvalidOptionError(f"registry is {quote(url)}, expected a URL such as 'https://registry:8081'")
         if parts.username or parts.password:
             raise InvalidOptionError(
-                "registry has a user or password in its URL, which errors show; give them as registry_auth=(user, "
-                "password)"
+                "registry has a user or password in its URL, which error messages would show; set "
+                "registry_auth=(user, password)"
             )
         return cls(url.rstrip("/"), None if auth is None else _authorization(auth), world)
 
@@ -151,10 +151,10 @@ class SchemaRegistry:
                 return self._request(number)
             except _UnavailableError as error:
                 attempt += 1
-                if self.world.clock.boot_ms() - begin_ms >= _PATIENCE_MS:
+                if self.world.clock.boot_ms() - begin_ms >= _RETRY_MS:
                     raise StorageError(
                         f"the schema registry {self.url} has not answered {attempt} requests for schema {number}: "
-                        f"{error}; nothing of this batch was written, start the query again when the registry answers",
+                        f"{error}; nothing of this batch was written; restart the query when the registry is available",
                         condition="SCHEMA_REGISTRY_UNAVAILABLE",
                     ) from error
             self.world.wait_to_retry(attempt)
@@ -165,10 +165,10 @@ class SchemaRegistry:
             request.add_unredirected_header("Authorization", self.authorization)  # not sent on redirects
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
-                body = answer.read(_ANSWER_BYTES_MAX + 1)
+                body = answer.read(_RESPONSE_BYTES_MAX + 1)
         except urllib.error.HTTPError as error:
             with error:
-                return self._handle_http_error(number, error.code, error.read(_ANSWER_BYTES_MAX))
+                return self._handle_http_error(number, error.code, error.read(_RESPONSE_BYTES_MAX))
         except (OSError, http.client.HTTPException) as error:
             raise _UnavailableError(f"{type(error).__name__}: {error}") from error
         return _parse_answer(_parse_object(body), number)
@@ -178,10 +178,10 @@ class SchemaRegistry:
             raise _UnavailableError(f"it answered {status}")
         if status == 404 and _error_code(body) in _NOT_FOUND:
             return RegistrySchema(None, f"its schema {number} is not in the registry")
-        advice = "give the credentials as registry_auth=" if status in (401, 403) else "give the registry's own URL"
+        advice = "set registry_auth" if status in (401, 403) else "set registry to the URL of a schema registry"
         raise StorageRefusedError(
             f"the schema registry {self.url} answered {status} to a request for schema {number}; nothing of this batch "
-            f"was written, {advice} and start the query again",
+            f"was written; {advice} and restart the query",
             condition="SCHEMA_REGISTRY_REFUSED",
         )
 
@@ -191,31 +191,29 @@ def _authorization(auth: Auth) -> str:
         return f"Bearer {auth}"
     if isinstance(auth, list | tuple) and len(auth) == 2 and all(isinstance(part, str) for part in auth):
         return "Basic " + base64.b64encode(f"{auth[0]}:{auth[1]}".encode()).decode()
-    raise InvalidOptionError(
-        f"registry_auth is a {type(auth).__name__} that is no credentials; expected (user, password) or a token"
-    )
+    raise InvalidOptionError(f"registry_auth is an invalid {type(auth).__name__}, expected (user, password) or a token")
 
 
 def _parse_answer(answer: dict[str, Any], number: int) -> RegistrySchema:
     kind, schema = answer.get("schemaType", "AVRO"), answer.get("schema")
     if kind != "AVRO":
-        return RegistrySchema(None, f"its schema {number} is of the type {quote(kind)}, and no Avro")
+        return RegistrySchema(None, f"its schema {number} has type {quote(kind)}, expected AVRO")
     if answer.get("references"):
-        return RegistrySchema(None, f"its schema {number} refers to other schemas, which are not fetched")
+        return RegistrySchema(None, f"its schema {number} refers to other schemas, which is not supported")
     if not isinstance(schema, str):
-        raise _UnavailableError("its answer has no schema")
+        raise _UnavailableError("its response has no schema")
     return RegistrySchema(schema)
 
 
 def _parse_object(body: bytes) -> dict[str, Any]:
-    if len(body) > _ANSWER_BYTES_MAX:
-        raise _UnavailableError(f"its answer has more than {_ANSWER_BYTES_MAX >> 20} MiB")
+    if len(body) > _RESPONSE_BYTES_MAX:
+        raise _UnavailableError(f"its response has more than {_RESPONSE_BYTES_MAX >> 20} MiB")
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise _UnavailableError("its answer is no JSON object")
+        raise _UnavailableError("its response is not a JSON object")
     return answer
 
 

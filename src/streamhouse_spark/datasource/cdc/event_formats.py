@@ -1,7 +1,7 @@
-"""Change events as parsed by the JVM function, and conversion of their values from text to column types.
+"""Change events: the JVM function that parses them, and the conversion of their values from text to column types.
 
 The function is in the package's jar. It implements the formats, returns the effect of each event on each row, and uses
-the event's own schema if it has one. Numbers stay text until the type of their column is known, because Spark's JSON
+an embedded schema of the event. Numbers remain text until the type of their column is known, because Spark's JSON
 reader would convert them to double. Invalid text becomes null and is reported separately.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 EventFormat = Literal["debezium-json", "debezium-avro", "maxwell-json", "canal-json"]
 FORMATS: Final = get_args(EventFormat)
 AVRO: Final = "debezium-avro"
-"""Its events were converted to JSON by their schemas."""
+"""Format whose events are converted to JSON with their schemas."""
 
 UPSERT: Final = "update_after"
 DELETE: Final = "delete"
@@ -42,15 +42,15 @@ class EventReader:
 
     spec: str
     result: StructType
-    """``changes``, an array of structs of ``kind`` (`UPSERT`, `DELETE`) and ``row``, a struct of texts by column, of
-    which a deleted row has only the key; the ``reason`` why an event cannot be read, null for a valid event; ``names``
-    of columns in the event that the table lacks.
+    """Result of the function. ``changes`` is an array of structs of ``kind`` (`UPSERT`, `DELETE`) and ``row``, a struct
+    of texts by column; a deleted row has only the key. ``reason`` is why an event cannot be read, null for a valid
+    event. ``names`` are columns of the event that the table does not have.
     """
 
     @classmethod
-    def of(cls, how: EventFormat, columns: StructType, key: Sequence[str], forms: ValueForms) -> EventReader:
+    def of(cls, event_format: EventFormat, columns: StructType, key: Sequence[str], forms: ValueForms) -> EventReader:
         """Return the reader for a format and a table with these columns and primary key."""
-        spec = {"format": how, "columns": columns.jsonValue(), "key": list(key)}
+        spec = {"format": event_format, "columns": columns.jsonValue(), "key": list(key)}
         change = StructType().add("kind", StringType()).add("row", text_type(columns))
         fields = [StructField("changes", ArrayType(change)), StructField("reason", StringType())]
         result = StructType([*fields, StructField("names", ArrayType(StringType()))])
@@ -62,10 +62,7 @@ class EventReader:
         try:
             session.udf.registerJavaFunction(name, _CLASS, self.result)
         except AnalysisException as error:
-            raise InvalidOptionError(
-                "events are read by the jar of the package, which Spark was started without; make the session with "
-                'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
-            ) from error
+            raise missing_jar_error() from error
         return name
 
     def read(self, session: SparkSession, text: Column) -> Column:
@@ -73,48 +70,57 @@ class EventReader:
         return f.call_function(self.register(session), text, f.lit(self.spec))
 
 
+def missing_jar_error() -> InvalidOptionError:
+    return InvalidOptionError(
+        "cdc requires the package's jar, which the Spark session does not have; create the session with "
+        'streamhouse_spark.configure, or start Spark with --jars "$(streamhouse jar)"'
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ValueForms:
-    """Value encodings that the text does not reveal. An event's own schema takes precedence."""
+    """Encodings of values that cannot be inferred from the text. An embedded schema of an event takes precedence."""
 
     times: TimeUnit | None
     """Unit of numeric timestamps."""
     decimals: DecimalForm | None
 
     def require(self, columns: t.StructType, *, are_numbers: bool, has_event_schemas: bool) -> None:
-        """Raise `InvalidOptionError` for an invalid form, and for a missing one that the columns need.
+        """Raise `InvalidOptionError` for an invalid form, and for a missing form that the columns require.
 
-        ``are_numbers`` says whether the format may encode timestamps as numbers and decimals as bytes,
-        ``has_event_schemas`` whether schemas define the encoding.
+        With ``are_numbers``, the format may encode timestamps as numbers and decimals as bytes. With
+        ``has_event_schemas``, schemas define the encoding.
         """
         for name, form, forms in (("times", self.times, TimeUnit), ("decimals", self.decimals, DecimalForm)):
             if form is not None and form not in get_args(forms):
                 raise InvalidOptionError(f"{name} is {form!r}, expected one of {', '.join(get_args(forms))}")
             if form == "schema" and not are_numbers:
                 raise InvalidOptionError(
-                    f"{name}='schema' is for Debezium's events in JSON that have their schema around them; leave it out"
+                    f"{name}='schema' is only for format debezium-json with embedded schemas; omit it"
                 )
         if has_event_schemas and self.decimals is not None:
-            raise InvalidOptionError("decimals is of events in JSON; in Avro the schemas have it, leave it out")
+            raise InvalidOptionError(
+                "decimals is only for JSON events, because Avro schemas define the encoding; omit it"
+            )
         if not are_numbers:
             return
         for path, kind in _leaves("", columns):
             if isinstance(kind, t.TimestampType | t.TimestampNTZType) and self.times is None:
                 raise InvalidOptionError(
-                    f"column '{path}' is a timestamp, and Debezium writes most of these as numbers, in a unit that "
-                    "depends on the source's type; give times='micros' (PostgreSQL, MySQL with a precision above 3), "
-                    "'millis' or 'nanos', or 'schema' where the events have their schema around them"
+                    f"column '{path}' is a timestamp, and Debezium writes most timestamps as numbers, in a unit that "
+                    "depends on the source's type; set times='micros' (PostgreSQL, MySQL with a precision above 3), "
+                    "'millis' or 'nanos', or 'schema' if the events have embedded schemas"
                 )
             if isinstance(kind, t.DecimalType) and self.decimals is None:
                 raise InvalidOptionError(
-                    f"column '{path}' is a decimal, and Debezium writes these as bytes unless the connector has "
-                    "decimal.handling.mode=string; give decimals='base64' for bytes, 'text' for the other modes, or "
-                    "'schema' where the events have their schema around them"
+                    f"column '{path}' is a decimal, and Debezium writes decimals as bytes unless the connector has "
+                    "decimal.handling.mode=string; set decimals='base64' for bytes, 'text' for the other modes, or "
+                    "'schema' if the events have embedded schemas"
                 )
 
 
 def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
-    """Yield the non-nested types with their paths."""
+    """Yield the path and the type of each non-nested part of a type."""
     match kind:
         case t.StructType():
             parts = {field.name: field.dataType for field in kind}
@@ -130,7 +136,7 @@ def _leaves(path: str, kind: t.DataType) -> Iterator[tuple[str, t.DataType]]:
 
 
 def text_type(kind: t.DataType) -> t.DataType:
-    """Return the type with text in place of values; a map becomes an array of pairs."""
+    """Return the type with text instead of each value. A map becomes an array of pairs."""
     match kind:
         case t.StructType():
             return t.StructType([t.StructField(field.name, text_type(field.dataType)) for field in kind])
@@ -143,7 +149,7 @@ def text_type(kind: t.DataType) -> t.DataType:
 
 
 def convert_text(text: Column, kind: t.DataType) -> Column:
-    """Return the value of a text; null for null and for text that is not a value of the type."""
+    """Convert text to a value of the type; null for null and for invalid text."""
     match kind:
         case t.StringType():
             return text
@@ -169,14 +175,15 @@ def convert_text(text: Column, kind: t.DataType) -> Column:
 
 
 def _has_unique_keys(pairs: Column, kind: t.MapType) -> Column:
-    """Return whether all keys of a map are distinct."""
     keys = f.transform(pairs, lambda pair: convert_text(pair["key"], kind.keyType))
     distinct = f.array_distinct(f.filter(keys, lambda key: key.isNotNull()))
     return f.size(distinct) == f.size(pairs)
 
 
 def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
-    """Return why a text is not a value of the column, null if it is one. None if any text is valid."""
+    """Return the reason why a text is not a valid value of the column, null if it is valid. None if all texts are
+    valid.
+    """
     match kind:
         case t.StringType():
             return None
@@ -190,9 +197,9 @@ def describe_fault(path: str, text: Column, kind: t.DataType) -> Column | None:
             inside = _first_item_fault(text, lambda pair: describe_fault(path, pair, pair_type))
             if isinstance(kind.keyType, t.StringType):  # the JVM function has checked them
                 return inside
-            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' is the same value twice"))
+            twice = f.when(~_has_unique_keys(text, kind), f.lit(f"column '{path}.key' has a duplicate value"))
             return twice if inside is None else f.coalesce(inside, twice)
-    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', which is no "))
+    shown = f.concat(f.lit(f"column '{path}' is '"), f.left(text, f.lit(100)), f.lit("', expected "))
     return f.when(text.isNotNull() & convert_text(text, kind).isNull(), f.concat(shown, f.lit(kind.simpleString())))
 
 

@@ -1,8 +1,8 @@
 """Validation of event rows against the table's rules before they are written.
 
-Spark expressions convert each value to its type. Constraints, text lengths and generated columns are enforced by the
-writers. Here the rows of a micro-batch pass the writers' own checks in the tasks, over Arrow. Only tables with such
-rules and queries with a dead-letter table pay for this.
+Spark expressions convert each value to its type, but only writers enforce constraints, text lengths and generated
+columns. Here the tasks run the checks of the writers on the rows of a micro-batch, so that rejected rows become dead
+letters. Only queries with a dead-letter table, for tables with such rules, need this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASON_CHARS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """The rules of a table's latest state."""
+    """The rules for rows of a table."""
 
     table: str
     schema: TableSchema
@@ -44,9 +44,9 @@ class RowRules:
 
     @classmethod
     def of(cls, table: Table, columns: StructType) -> RowRules | None:
-        """Return the table's rules for rows with these columns, or None if it has none.
+        """Return the rules of the table's last read state for rows with these columns. Returns None if it has none.
 
-        Raises `SchemaMismatchError` if the table no longer accepts such rows at all.
+        Raises `SchemaMismatchError` if the table no longer accepts rows with these columns.
         """
         state = table.state
         properties = state.parsed
@@ -66,7 +66,7 @@ class RowRules:
         return reasons
 
     def _collect_rejected(self, rows: pa.Table, places: npt.NDArray[np.int64], reasons: dict[int, str]) -> None:
-        """Collect the rejected rows. A batch that does not fit is halved until single rows remain, so a few bad rows
+        """Collect the rejected rows. A batch with an invalid row is halved until single rows remain, so a few bad rows
         cost a few passes over the batch.
         """
         if not len(places):
@@ -82,13 +82,13 @@ class RowRules:
             self._collect_rejected(rows, places[middle:], reasons)
             return
         for check in self.checks:
-            reason = f"its row is in breach of constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
-            for place in places[_true_positions(check.find_violations(stored))].tolist():
+            reason = f"its row violates constraint '{check.name}' CHECK ({check.text})"[:_REASON_CHARS_MAX]
+            for place in places[_true_mask(check.find_violations(stored))].tolist():
                 reasons.setdefault(place, reason)
 
     def _convert_for_storage(self, new_rows: pa.Table) -> pa.Table:
-        """Return rows as they would be stored, without identity values. Raises `SchemaMismatchError` if one cannot be
-        stored.
+        """Return the rows that a writer would store, without identity values. Raises `SchemaMismatchError` for an
+        invalid row.
         """
         coerced = convert_to_schema(new_rows, self.schema, table=self.table)
         reject_identity_values(self.identity, coerced, self.table)
@@ -98,29 +98,25 @@ class RowRules:
 
 
 def validate_rows(rules: RowRules, kind: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Set the ``reason`` of valid events if the table rejects a row of their ``changes`` of this kind."""
+    """Set the ``reason`` of valid events for which the table rejects a row of this kind in ``changes``."""
     for batch in batches:
         reasons, changes = batch.column("reason"), batch.column("changes")
         items, events = pc.list_flatten(changes), pc.list_parent_indices(changes)
         counts = pc.and_(pc.equal(pc.struct_field(items, "kind"), kind), pc.is_null(reasons).take(events))
         places = np.flatnonzero(_true_mask(counts))
         rows = pa.Table.from_struct_array(pc.struct_field(items, "row")).take(pa.array(places))
-        if not (refused := rules.find_rejected_rows(rows)):
+        if not (rejected := rules.find_rejected_rows(rows)):
             yield batch
             continue
         reason_by_event: dict[int, str] = {}
-        for place in sorted(refused):
-            reason_by_event.setdefault(events[int(places[place])].as_py(), refused[place])
+        for place in sorted(rejected):
+            reason_by_event.setdefault(events[int(places[place])].as_py(), rejected[place])
         mask = np.zeros(batch.num_rows, np.bool_)
         mask[list(reason_by_event)] = True
         new_reasons = pa.array([reason_by_event[event] for event in sorted(reason_by_event)], reasons.type)
         position = batch.schema.get_field_index("reason")
         replaced = pc.replace_with_mask(reasons, pa.array(mask), new_reasons)
         yield batch.set_column(position, batch.schema.field(position), replaced)
-
-
-def _true_positions(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.int64]:
-    return np.flatnonzero(_true_mask(values))
 
 
 def _true_mask(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""UPDATE, DELETE and MERGE of primary-key tables: tasks stage changed rows, the driver commits them."""
+"""UPDATE, DELETE and MERGE of primary-key tables: tasks stage the changed rows, and the driver commits them."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.write.upsert_intents import IntentWrite
 
 _PART_PROPERTY: Final = "streamhouse.part"
-"""Set by Java for a task whose rows are handed over in several parts."""
+"""Set by Java if a task passes its rows in several parts."""
 
 
 class KeyedRowWriter(DataSourceArrowWriter):
     """Commits the changes of a statement atomically.
 
-    **Commit point:** the one commit record, which conflicts with changes of rows that the statement depends on. A task
+    **Commit point:** the one commit record. The commit fails if rows that the statement depends on changed. A task
     calls `write` once per part of its rows. An insert-only MERGE sends only the table's columns.
     """
 
@@ -49,21 +49,16 @@ class KeyedRowWriter(DataSourceArrowWriter):
         frame = StructType([field for field in schema.fields if field.name not in read_names])
         options = WriteOptions(row_kind_column=KIND if has_kinds else None)
         self._staging = KeyedStagingPlan.of(
-            connection,
-            table,
-            frame,
-            options,
-            write=IntentWrite(rewrites=True),
-            is_clustered=is_clustered,
+            connection, table, frame, options, write=IntentWrite(rewrites=True), is_clustered=is_clustered
         )
         self._has_kinds = has_kinds
         self._read = read
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the rows of a task, or a part of them, as `KeyedStagingPlan.message` does.
+        """Stage all rows of a task, or a part of them. Raises the errors of `KeyedStagingPlan.message`.
 
-        Changes of a partial task are not prepared, because another part may hold later rows of the same keys.
+        For a part, changes are not prepared, because another part may contain later rows of the same keys.
         """
         staging = self._staging
         if not self._has_kinds:
@@ -85,7 +80,7 @@ class KeyedRowWriter(DataSourceArrowWriter):
 
 
 def set_key_columns(batch: pa.RecordBatch, key: Sequence[str], table: str) -> pa.RecordBatch:
-    """Return the rows with the key that they apply to in the key columns.
+    """Return the rows with the key of the affected row in the key columns: the read key for a delete.
 
     Raises `SchemaMismatchError` if an update changes a primary key.
     """
@@ -119,7 +114,6 @@ def _require_unchanged_keys(
         for name, a, b in zip(key, before, after, strict=True)
     )
     raise SchemaMismatchError(
-        f"table {table}: an UPDATE sets the primary key ({', '.join(changes)}), and a row keeps its "
-        "key; nothing was written: leave these columns out, or INSERT the rows under their new keys and DELETE the "
-        "old ones"
+        f"table {table}: an UPDATE changes the primary key ({', '.join(changes)}), which is not supported; nothing was "
+        "written; do not assign these columns, or INSERT rows with new keys and DELETE the old rows"
     )

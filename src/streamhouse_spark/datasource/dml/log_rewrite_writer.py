@@ -1,5 +1,7 @@
-"""UPDATE, DELETE and MERGE of log tables. Tasks stage new rows and identify the old ones by bucket and offset, or by
-lake file and position. The driver commits both in one record.
+"""UPDATE, DELETE and MERGE of log tables: tasks stage new rows and identify old rows, and the driver commits the
+changes.
+
+An old row is identified by bucket and offset, or by lake file and position.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class ReadRows:
     rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     of_files: Mapping[int, OffsetSet]
-    """Index of a lake file in the snapshot that was read → positions."""
+    """Index of a file in the lake snapshot that was read → positions."""
 
     @classmethod
     def of(cls, ids: Int64Array) -> ReadRows:
@@ -73,9 +75,8 @@ class RewriteCommitMessage(WriterCommitMessage):
 class LogRewriteWriter(DataSourceArrowWriter):
     """Commits the changes of a statement atomically.
 
-    **Commit point:** the one commit record, which conflicts with concurrent deletions of rows that the statement read
-    to replace or delete. A task calls `write` once per part of its rows. An insert-only MERGE sends only the table's
-    columns.
+    **Commit point:** the one commit record. The commit fails if another writer deleted rows that the statement replaces
+    or deletes. A task calls `write` once per part of its rows. An insert-only MERGE sends only the table's columns.
     """
 
     def __init__(self, connection: Connection, name: str, read: ReadVersion) -> None:
@@ -84,9 +85,7 @@ class LogRewriteWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage the new rows, updated ones first. Raises `InvalidOptionError` for a row to change that has no row
-        id.
-        """
+        """Stage the new rows, updated rows first. Raises `InvalidOptionError` for an old row without a row id."""
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)

@@ -1,9 +1,9 @@
-"""DELETE, and overwrites of a part of a table, by a condition that Spark pushes down completely.
+"""DELETE, and overwrites of a part of a table, with a condition that Spark pushes down completely.
 
-DELETE of a log table is one record, without a Spark job. A condition is accepted if Arrow evaluates it exactly as Spark
-does: comparisons of whole columns with constants, IN, null tests, and prefixes, suffixes and substrings, combined with
-AND, OR and NOT. Floats support only equality and IN, because NaN and -0.0 order differently. CHAR(n) columns are
-excluded, because Spark pads them.
+DELETE of a log table is one commit record, without a Spark job. A condition is supported if Arrow evaluates it exactly
+like Spark. This holds for comparisons of top-level columns with constants, IN, null tests, and prefixes, suffixes and
+substrings, combined with AND, OR and NOT. Floats support only equality and IN, because NaN and -0.0 order differently.
+CHAR(n) columns are not supported, because Spark pads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def can_delete(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer whether `delete_where` accepts the conditions. Raises `InvalidOptionError` for a table without DELETE."""
+    """Return whether `delete_where` supports the conditions. Raises `InvalidOptionError` if the table has a primary
+    key.
+    """
     state = connection.table_by_uuid(str(rows_path_of(args, "delete from")), args["uuid"]).refresh()
     require_deletable(state)
     return {"can": parse_condition(args["filters"], state.schema) is not None}
@@ -40,13 +42,13 @@ def delete_where(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     condition = parse_condition(args["filters"], table.refresh().schema)
     if condition is None:
         raise InvalidOptionError(
-            f"table {table.name}: its columns were altered since this DELETE was planned; run it again"
+            f"table {table.name}: its columns changed after this DELETE was planned; run the statement again"
         )
     return {"rows": table.delete(where=condition)}
 
 
 def parse_condition(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> Filter | None:
-    """Parse Spark's conditions to a filter that is true for exactly the rows that match all; None if there is none."""
+    """Convert Spark's conditions to a filter for exactly the matching rows; None for an unsupported condition."""
     types = {column.name: column.type for column in schema.columns if column.size is None}
     node = parse_filters(trees, types)
     try:
@@ -57,7 +59,7 @@ def parse_condition(trees: Sequence[Mapping[str, Any]], schema: TableSchema) -> 
 
 
 def parse_overwrite_filter(connection: Connection, name: str, text: str) -> ReplacedPart:
-    """Parse the part that INSERT OVERWRITE, REPLACE WHERE, `overwrite` or `overwritePartitions` replaces.
+    """Parse the part of the table that INSERT OVERWRITE, REPLACE WHERE, `overwrite` or `overwritePartitions` replaces.
 
     Raises `InvalidOptionError` for a condition that is not fully supported.
     """
@@ -74,8 +76,8 @@ def parse_overwrite_filter(connection: Connection, name: str, text: str) -> Repl
     condition = parse_condition(request["filters"], connection.table(name).state.schema)
     if condition is None:
         raise InvalidOptionError(
-            f"table {name}: the condition of the rows to replace is not fully supported; it may compare columns with "
-            "constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), combined with AND, OR and NOT, and floats only "
-            "with = and IN; use MERGE, or DELETE and INSERT"
+            f"table {name}: the condition for the rows to replace is not supported, expected comparisons of columns "
+            "and constants (=, <>, <, <=, >, >=, IN, LIKE 'x%', IS NULL), combined with AND, OR and NOT, and for "
+            "floats only = and IN; use MERGE, or DELETE and INSERT"
         )
     return ReplacedPart(condition, read)

@@ -1,8 +1,8 @@
-"""Rows that an UPDATE, DELETE or MERGE hands to its tasks, and the rows that it may have read.
+"""Row changes that Spark passes to the tasks of an UPDATE, DELETE or MERGE, and the rows that the statement read.
 
-There is one row for each inserted, updated or deleted row: the operation, the identity of the row that was read (null
-for an insert), and the table's columns (null for a delete). The read set follows from the filters that Spark pushed
-into the statement's scan.
+Each inserted, updated or deleted row has the operation, the identity of the row that was read (null for an insert), and
+the table's columns (null for a delete). The read set is derived from the filters that Spark pushed into the statement's
+scan.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from streamhouse_spark.schema.table_schema import INTERNAL, TableSchema, require
 
 KIND: Final = f"{INTERNAL}kind"
 """Operation column, set by Java: ``insert``, ``update`` or ``delete``."""
-_PARTS: Final = 64
-"""Number of slices of sorted rows, each with its own bounds."""
+_SLICES: Final = 64
+"""Number of slices of the rows, each with separate bounds."""
 
 
 def read_name(column: str) -> str:
-    """Return the name of an identity column that holds the value that was read."""
+    """Return the name of the identity column that contains the value of ``column`` that was read."""
     return f"{INTERNAL}read_{column}"
 
 
 def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> pa.Schema:
-    """Return the schema of the rows.
+    """Return the schema of the row changes.
 
-    Raises `SchemaMismatchError` for an older table that has a column with a name that is now reserved.
+    Raises `SchemaMismatchError` for an older table with a column whose name is now reserved.
     """
     read = [pa.field(read_name(field.name), field.type) for field in identity]
     require_distinct_names(
-        schema.names, [KIND, *(f.name for f in read)], "what an UPDATE, DELETE or MERGE makes of rows"
+        schema.names, [KIND, *(f.name for f in read)], "the row changes of an UPDATE, DELETE or MERGE"
     )
     columns = [pa.field(column.name, column.type) for column in schema.columns]
     return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
@@ -48,32 +48,30 @@ def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> 
 
 @dataclass(frozen=True, slots=True)
 class ReadSet:
-    """How a statement read the table that it writes."""
+    """The rows of its target table that a statement may have read."""
 
     reads_once: bool
     """Whether a single scan reads the table, without a subquery or source that reads it again."""
     schema_id: int
-    """Schema of the columns in the filters."""
+    """Id of the schema to which the filters refer."""
     filters: tuple[Mapping[str, Any], ...]
-    """Predicate trees that every relevant row satisfies; empty for all rows."""
+    """Spark's filters, which every row that the statement read matches; empty if it read all rows."""
 
     @classmethod
     def from_text(cls, text: str) -> ReadSet:
         fields = json.loads(text)
         return cls(fields["reads_once"], fields["schema_id"], tuple(fields["filters"]))
 
-    def of(self, base: ReadVersion) -> ReadVersion:
-        """Return the read version of the statement."""
+    def restrict(self, base: ReadVersion) -> ReadVersion:
+        """Return the read version of the statement, restricted to these rows."""
         return replace(base, is_strict=not self.reads_once, scope=self.may_have_read if self.filters else None)
 
     def may_have_read(self, state: TableState, rows: pa.RecordBatch) -> bool:
-        """Return whether one of these rows may match the filters. True if the schema changed, because names may
-        differ.
-        """
+        """Return whether a row may match the filters. True if the schema changed, because names may differ."""
         if state.schema_id != self.schema_id:
             return True
         node = parse_filters(self.filters, column_types(state.schema))
-        step = max(1, -(-rows.num_rows // _PARTS))
+        step = max(1, -(-rows.num_rows // _SLICES))
         return any(_may_match(node, rows.slice(start, step)) for start in range(0, rows.num_rows, step))
 
 

@@ -19,16 +19,16 @@ from streamhouse_spark.write.upsert import require_rewritable
 
 
 def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer how a statement reads and writes the loaded table. All its scans read the loaded state.
+    """Describe how a statement reads and writes the loaded table. All scans of the statement read the loaded state.
 
-    Rows are identified by primary key, or without one by row id. Raises `InvalidOptionError` if the table does not
-    support such changes or would store other rows than the statement's.
+    Rows are identified by primary key, and in log tables by row id. Raises `InvalidOptionError` if the table does not
+    support the statement, or would store rows that differ from the statement's rows.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    table, state = open_at_snapshot(connection, pin)
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    table, state = open_at_snapshot(connection, snapshot)
     command = args["command"]
     if args.get("options"):
-        raise InvalidOptionError(f"{command} of {pin.name} has no options; leave {', '.join(args['options'])} out")
+        raise InvalidOptionError(f"{command} of {snapshot.name} supports no options; omit {', '.join(args['options'])}")
     if state.primary_key:
         properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
         require_rewritable(table.name, properties, deletes=command == "DELETE")
@@ -37,7 +37,7 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         require_deletable(state)
         identity = [ROW_ID]
     return {
-        "pin": replace(pin, is_chosen=True, is_rewritten=True).to_text(),
+        "pin": replace(snapshot, is_chosen=True, is_rewritten=True).to_text(),
         "row_id": [field.name for field in identity],
         "schema": read_schema(make_row_delta_schema(state.schema, identity), state.schema).json(),
         "read": take_read_version(table, state).to_text(),

@@ -1,4 +1,4 @@
-"""Batch reads."""
+"""Batch reads of ``format("streamhouse")`` without the catalog: system tables, and all names if the jar is missing."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class StreamhouseReader(ErrorBoundary, DataSourceReader):
-    """Reads one state of a table, chosen on the driver when Spark plans the partitions.
+    """Reads one state of a table. The driver chooses the state when Spark plans the partitions.
 
-    Filters are not applied here. Spark shares one reader between all uses of a DataFrame, so filtering for one use
-    would drop rows of another.
+    The reader applies no filters. Spark shares a reader between all uses of a DataFrame, so filters of one use would
+    drop rows of another use.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
         schema: StructType,
         schema_at_planning: TableSchema,
     ) -> None:
-        """Take a target, and the table's schema for a target that has none."""
+        """``schema_at_planning`` is the table's schema, for a target without a schema."""
         self._planned_schema = target.table_schema or schema_at_planning
         self._connection = connection
         self._target = target
@@ -55,8 +55,8 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
     @release_memory_after
     def partitions(self) -> list[InputPartition]:
-        """Plan the partitions. Raises as reads do, and `SchemaMismatchError` if the columns changed since Spark read
-        the schema.
+        """Plan the partitions. Raises the errors of reads, and `SchemaMismatchError` if the columns changed since Spark
+        read the schema.
         """
         plan = self._plan()
         if self._target.kind != "view":
@@ -107,6 +107,6 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
 
 def plan_view(table: TableHandle, state: TableState, suffix: str) -> ScanPlan:
-    """Plan a read of a whole system view."""
+    """Plan a read of all rows of a system table."""
     pieces = plan_binlog_tasks(state) if suffix == BINLOG else (ViewScanTask(suffix),)
     return ScanPlan(table.name, table.uuid, state.schema, pieces)

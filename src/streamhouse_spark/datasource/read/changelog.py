@@ -1,4 +1,4 @@
-"""Batch reads of the changelog of a log table that lost rows.
+"""Batch reads of the changelog of a log table from which rows were deleted or partitions dropped.
 
 Offsets identify appended rows but do not show deletions, so the changes are planned by commit. Times select commits,
 and offsets select rows.
@@ -27,11 +27,11 @@ from streamhouse_spark.table_handle import TableHandle
 
 
 def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) -> ChangesPlan:
-    """Plan the changes that the options select; without a start time, from the first commit whose changes are all
-    retained.
+    """Plan the changes that the options select. Without a start time, start at the first commit after which all changes
+    are retained.
 
-    Raises `InvalidOptionError` as `batch_ranges` does. Raises `OffsetsTrimmedError` if changes since the start time are
-    no longer retained, unless ``failOnDataLoss`` is false.
+    Raises `InvalidOptionError` in the cases of `batch_ranges`. Raises `OffsetsTrimmedError` if changes since the start
+    time are no longer retained, unless ``failOnDataLoss`` is false.
     """
     ranges = _requested_offsets(state, options)
     last, end_ms = state.version, options.ending_timestamp_ms
@@ -43,13 +43,17 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         start_us = options.starting_timestamp_ms * 1000
         first, _ = commits_between(table.storage, state, start_us, None, includes=(True, True))
         plan = with_changelog_types(plan_changes(table, state, first, last, Pruning()))
+    pieces = plan.tasks
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
-        plan = replace(plan, tasks=tuple(_restrict_to_times(plan.tasks, options.starting_timestamp_ms * 1000)))
-    return plan if ranges is None else replace(plan, tasks=tuple(_restrict_to_offsets(plan.tasks, ranges)))
+        start_us = options.starting_timestamp_ms * 1000
+        pieces = tuple(
+            replace(piece, commits=commits) for piece in pieces if (commits := piece.commits.since(start_us))
+        )
+    return replace(plan, tasks=pieces if ranges is None else tuple(_restrict_to_offsets(pieces, ranges)))
 
 
 def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
-    """Return the offsets of the rows whose changes are requested, or None for all."""
+    """Return bucket → offsets of the rows whose changes are requested, or None for all rows."""
     by_start = options.starting_timestamp_ms is None and options.starting_offsets != FULL
     by_end = options.ending_timestamp_ms is None and options.ending_offsets != LATEST
     if not (by_start or by_end):
@@ -67,11 +71,4 @@ def _restrict_to_offsets(
     for piece in pieces:
         offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
         if offsets is not None and (commits := piece.commits.within(offsets)):
-            yield replace(piece, commits=commits)
-
-
-def _restrict_to_times(pieces: tuple[ChangesScanTask, ...], start_us: int) -> Iterator[ChangesScanTask]:
-    """Drop changes of commits that are displayed with an earlier time."""
-    for piece in pieces:
-        if commits := piece.commits.since(start_us):
             yield replace(piece, commits=commits)

@@ -1,4 +1,4 @@
-"""Scan tasks packed into Spark partitions of about equal size, and the reader of a partition."""
+"""Spark partitions of about equal size that consist of scan tasks, and the reader of a partition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 
 class TablePartition(InputPartition):
-    """The part of a plan that one task reads, as JSON. Contains no settings."""
+    """The part of a plan that one Spark task reads, as JSON. Contains no settings of the warehouse."""
 
     def __init__(self, plan: ScanPlan) -> None:
         super().__init__(json.dumps(plan.to_json(), separators=(",", ":")))
@@ -45,7 +45,8 @@ def read_plan(
     node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all scan tasks: metadata columns followed by the plan's columns, or the columns of a view.
+    """Read all scan tasks. Batches have the metadata columns followed by the plan's columns, or the columns of a system
+    table.
 
     Rows that do not match ``node`` may be included.
     """
@@ -65,7 +66,6 @@ def _read_view(table: TableHandle, suffix: str) -> Iterator[pa.RecordBatch]:
 
 
 def _convert_to_spark_types(name: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Convert batches of a view to the types that Spark supports."""
     for batch in batches:
         schema = canonical_schema(batch.schema)
         arrays = [

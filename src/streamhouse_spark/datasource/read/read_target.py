@@ -1,4 +1,4 @@
-"""Targets of reads: a table name and options, resolved to rows, columns and offsets before anything is planned."""
+"""Targets of reads: a table name and options, resolved to rows, columns and offsets before planning."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ Kind = Literal["union", "range", "lake", "view"]
 class ReadTarget:
     """The source of a read's rows, and its available columns.
 
-    ``union`` is the table as one consistent state. ``range`` is offset ranges of the log, read from the lake below the
-    hot log's start. ``lake`` is a lake snapshot. ``view`` is a system table or a metadata table of the lake.
+    ``union`` is one consistent state of the table. ``range`` is a range of log offsets per bucket; offsets before the
+    hot log are read from the lake. ``lake`` is a lake snapshot. ``view`` is a system table or a metadata table of the
+    lake.
     """
 
     kind: Kind
@@ -58,9 +59,9 @@ class ReadTarget:
     suffix: str | None
     schema: pa.Schema
     metadata: tuple[pa.Field, ...] = ()
-    """Columns before the table's columns; for ``range``."""
+    """Metadata columns before the table's columns; only for ``range``."""
     table_schema: TableSchema | None = None
-    """The table schema that the target was made from; for ``union``."""
+    """The table schema at resolution; only for ``union``."""
 
 
 def reads_past(options: ReadOptions) -> bool:
@@ -76,14 +77,14 @@ def reads_range(options: ReadOptions) -> bool:
 
 
 def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOptions) -> ReadTarget:
-    """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for
-    options that it does not support.
+    """Return the target of a batch read. Raises `InvalidNameError` for an unknown suffix, and `InvalidOptionError` for
+    options that the target does not support.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
     as_of = reads_past(options)
     logged = reads_range(options) or options.read_change_feed or options.include_metadata
     if as_of and options.include_metadata:
-        raise InvalidOptionError(f"{name}: includeMetadata reads the log, and 'as of' a state; use one of them")
+        raise InvalidOptionError(f"{name}: includeMetadata cannot be combined with 'as of'; use one of them")
     if suffix is None:
         if options.as_of_lake_snapshot is not None:
             return ReadTarget("lake", name, suffix, table.state.schema.arrow)
@@ -98,22 +99,24 @@ def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOp
     view = open_view(table, suffix)
     if suffix == CHANGELOG:
         if as_of:
-            raise InvalidOptionError(f"{name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
+            raise InvalidOptionError(
+                f"{name}: a changelog does not support 'as of'; use endingTimestamp or endingOffsets"
+            )
         return _range_target(table, name, suffix, changes=True, metadata=options.include_metadata)
     if logged:
         raise InvalidOptionError(
-            f"{name}: offsets, start and end times, readChangeFeed and includeMetadata belong to {table.name} and "
-            f"{table.name}$changelog; leave them out here",
+            f"{name} does not support offsets, start and end times, readChangeFeed and includeMetadata; omit them, or "
+            f"read {table.name} or {table.name}$changelog with them"
         )
     if suffix == LAKE:
         return ReadTarget("lake", name, suffix, table.state.schema.arrow)
     if as_of:
-        raise InvalidOptionError(f"{name} has no 'as of'; it belongs to {table.name} and {table.name}$lake")
+        raise InvalidOptionError(f"{name} does not support 'as of'; read {table.name} or {table.name}$lake with it")
     return ReadTarget("view", name, suffix, canonical_schema(view.schema))
 
 
 def _schema_as_of(table: TableHandle, as_of_ms: int | None) -> TableSchema:
-    """Return the schema of a current read, or of a read as of a time."""
+    """Return the schema of a read as of a time, or of a current read for None."""
     if as_of_ms is None:
         return table.state.schema
     source_table, state = table_as_of(table, table.state, as_of_ms)
@@ -134,12 +137,14 @@ def resolve_stream_target(table: TableHandle, suffix: str | None, options: Strea
     open_view(table, suffix)
     if suffix == BINLOG:
         if options.include_metadata:
-            raise InvalidOptionError(f"{table.name}$binlog has the places of its changes; leave includeMetadata out")
+            raise InvalidOptionError(
+                f"{table.name}$binlog already has the offsets of its changes; omit includeMetadata"
+            )
         return ReadTarget("range", f"{table.name}${suffix}", suffix, binlog_schema(table.state.schema.arrow))
     if suffix != CHANGELOG:
         raise InvalidNameError(
             f"{table.name}${suffix} cannot be streamed; stream {table.name} or {table.name}$changelog, or read it with "
-            "spark.read",
+            "spark.read"
         )
     return _range_target(table, f"{table.name}${suffix}", suffix, changes=True, metadata=options.include_metadata)
 
@@ -147,9 +152,8 @@ def resolve_stream_target(table: TableHandle, suffix: str | None, options: Strea
 def _require_change_feed(table: TableHandle, name: str, read_change_feed: bool) -> None:  # noqa: FBT001 - private
     if table.state.primary_key and not read_change_feed:
         raise InvalidOptionError(
-            f"{name} has a primary key, so that its log holds changes: streams, offsets, start and end times and "
-            f"includeMetadata read them with readChangeFeed=true, or as {name}$changelog; a batch read without these "
-            "options gives the current rows"
+            f"{name} has a primary key, so streams, offsets, start and end times and includeMetadata read changes; set "
+            f"readChangeFeed=true, or read {name}$changelog, or read the current rows in a batch without these options"
         )
 
 
@@ -161,8 +165,8 @@ def _range_target(table: TableHandle, name: str, suffix: str | None, *, changes:
 
 
 def require_complete_offsets(state: TableState, options: ReadOptions | StreamReadOptions) -> None:
-    """Raise `InvalidOptionError` for a read from the beginning of an adopted table: adopted rows have no offsets and
-    would be silently missing. Change feeds contain only later changes and are allowed.
+    """Raise `InvalidOptionError` for a read from the beginning of an adopted table. Adopted rows have no offsets, so
+    they would be silently missing. Change feeds are allowed, because they contain only later changes.
     """
     is_full = options.starting_offsets == FULL and options.starting_timestamp_ms is None
     adopts_rows = state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED and state.truncation is None
@@ -177,7 +181,7 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
     """Return bucket → offsets of a batch read, without empty ranges. With ``storage``, times are also looked up in the
     change archive.
 
-    Raises `InvalidOptionError` for offsets that never existed, `OffsetsTrimmedError` for times that are no longer
+    Raises `InvalidOptionError` for offsets that never existed, and `OffsetsTrimmedError` for times that are no longer
     retained.
     """
     starts = resolve_starting_offsets(state, options, storage)
@@ -191,8 +195,8 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
     for bucket, start in starts.items():
         if start > ends[bucket] and options.starting_timestamp_ms is None and options.ending_timestamp_ms is None:
             raise InvalidOptionError(
-                f"{state.name}: bucket {bucket} would be read from offset {start} to {ends[bucket]}; the range is "
-                "half-open, [startingOffsets, endingOffsets)",
+                f"{state.name}: bucket {bucket} starts at offset {start} and ends at {ends[bucket]}, expected an end "
+                "that is not before the start; the range is half-open, [startingOffsets, endingOffsets)"
             )
         if start < ends[bucket]:
             ranges[bucket] = OffsetRange(start, ends[bucket])
@@ -202,23 +206,23 @@ def batch_ranges(state: TableState, options: ReadOptions, storage: Storage | Non
 def resolve_starting_offsets(
     state: TableState, options: ReadOptions | StreamReadOptions, storage: Storage | None = None
 ) -> dict[int, int]:
-    """Return bucket → first offset to read. A timestamp overrides offsets. Buckets missing from JSON start at the
-    earliest offset.
+    """Return bucket → first offset to read. A timestamp overrides offsets. Buckets that are missing in the option start
+    at the earliest offset.
 
-    If data loss is allowed, a time that is no longer retained means the start of the hot log. The earliest change of a
-    primary-key table may be in its archive.
+    If data loss is allowed, a time that is no longer retained becomes the start of the hot log. The earliest change of
+    a primary-key table may be in its change archive.
     """
     if options.starting_timestamp_ms is not None:
         return _resolve_timestamp(state, options, options.starting_timestamp_ms, "startingTimestamp", storage)
     earliest = first_change_offsets(state)
-    # Without a lake, expired rows are deliberately gone. The lake of a primary-key table has no changes.
+    # Without a lake, trimmed rows are expired on purpose. The lake of a primary-key table contains no changes.
     if options.starting_offsets.kind == "full" and state.lake is not None and not state.primary_key:
         return {bucket: state.first_offset(bucket) for bucket in state.buckets}
     return _resolve_offsets(state, options.starting_offsets, "startingOffsets", earliest)
 
 
 def _resolve_offsets(state: TableState, spec: OffsetSpec, option: str, earliest: Mapping[int, int]) -> dict[int, int]:
-    """Return bucket → the offset of a spec: by default the latest for an end, and the earliest for a start."""
+    """Return bucket → the offset of a spec. The default is the latest offset for an end, the earliest for a start."""
     _require_buckets(state, spec, option)
     is_latest = spec.kind == "latest" or option == "endingOffsets"
     offsets = {}
@@ -227,7 +231,7 @@ def _resolve_offsets(state: TableState, spec: OffsetSpec, option: str, earliest:
         if requested > log.end:
             raise InvalidOptionError(
                 f"{option} of {state.name}: bucket {bucket} ends at {log.end}, found {requested}; use {LATEST_OFFSET} "
-                "for the latest",
+                "for the latest"
             )
         named_offsets = {LATEST_OFFSET: log.end, EARLIEST_OFFSET: earliest[bucket]}
         offsets[bucket] = named_offsets.get(requested, requested)
@@ -238,16 +242,12 @@ def _require_buckets(state: TableState, spec: OffsetSpec, option: str) -> None:
     unknown = sorted(set(spec.offsets) - set(state.buckets))
     if unknown:
         raise InvalidOptionError(
-            f"{option} of {state.name}: there is no bucket {unknown[0]}; the buckets are 0 to {state.num_buckets - 1}",
+            f"{option} of {state.name}: unknown bucket {unknown[0]}, expected 0 to {state.num_buckets - 1}"
         )
 
 
 def _resolve_timestamp(
-    state: TableState,
-    options: ReadOptions | StreamReadOptions,
-    timestamp_ms: int,
-    option: str,
-    storage: Storage | None,
+    state: TableState, options: ReadOptions | StreamReadOptions, timestamp_ms: int, option: str, storage: Storage | None
 ) -> dict[int, int]:
     times = ArchiveTimeIndex(storage, state) if storage is not None and state.archive else None
     return {
@@ -268,10 +268,10 @@ def _resolve_bucket_timestamp(
     *,
     strict: bool,
 ) -> int:
-    """Return the first offset committed at ``timestamp_ms`` or later.
+    """Return the first offset that was committed at ``timestamp_ms`` or later.
 
-    Trimmed rows outside the archive have no commit times. If the answer may be one of them, raise, or return the start
-    of the hot log if not ``strict``.
+    Trimmed rows that are not in the archive have no commit times. If the offset may be that of such a row, raise
+    `OffsetsTrimmedError`, or without ``strict`` return the start of the hot log.
     """
     first = state.first_offset(bucket)
     if timestamp_ms <= state.created_ms:
@@ -284,19 +284,17 @@ def _resolve_bucket_timestamp(
     if times is not None and (archived_offset := times.offset_at(bucket, timestamp_ms)) is not None:
         return archived_offset
     text = (
-        f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are in the lake "
-        "only, which does not keep commit times"
+        f"{option} {timestamp_ms} ms of {state.name}: rows of bucket {bucket} below offset {log.start} are only in the "
+        "lake, which stores no commit times"
     )
     if strict:
-        raise OffsetsTrimmedError(
-            f"{text}; give offsets, a later time, or failOnDataLoss=false to begin at {log.start}"
-        )
-    logger.warning("%s: beginning at offset %d", text, log.start)
+        raise OffsetsTrimmedError(f"{text}; set offsets, a later time, or failOnDataLoss=false to start at {log.start}")
+    logger.warning("%s: starting at offset %d", text, log.start)
     return hot_offset
 
 
 def _is_committed_before(state: TableState, bucket: int, offset: int, timestamp_ms: int) -> bool:
-    """Return whether every row below the offset is known to have been committed before ``timestamp_ms``."""
+    """Return whether every row below the offset was certainly committed before ``timestamp_ms``."""
     first = state.buckets[bucket].segments[:1]
     if first and first[0].base_offset < offset and first[0].last_time_ms < timestamp_ms:
         return True
@@ -309,5 +307,5 @@ def offsets_from_json(offsets: Mapping[str, int]) -> dict[int, int]:
 
 
 def offsets_to_json(offsets: Mapping[int, int]) -> dict[str, int]:
-    """Return offsets as JSON, sorted by bucket: Spark compares offsets as text."""
+    """Return offsets as JSON, sorted by bucket, because Spark compares offsets as text."""
     return {str(bucket): offset for bucket, offset in sorted(offsets.items())}

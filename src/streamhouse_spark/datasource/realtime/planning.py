@@ -1,9 +1,9 @@
-"""Real-time streams: the existing rows, and the record after them from which Java follows the commit log.
+"""Planning of real-time streams: the existing rows, and the first record from which Java follows the commit log.
 
-A real-time batch has no end when it starts. At the start, Python reports once which bytes hold the existing rows of
-each bucket, and how rows of each schema map to Spark's columns. From there, Java reads appends from new records by
-itself. A record with any other change of rows or columns ends the batch. Python interprets that record at the start of
-the next batch, as for micro-batches.
+A real-time batch has no end when it starts. At the start, Python describes which bytes contain the existing rows of
+each bucket, and how rows of each schema map to Spark's columns. After them, Java itself reads the rows of appends from
+new records. A record with any other change of rows or columns ends the batch. Python interprets that record at the
+start of the next batch, as for micro-batches.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
+from streamhouse_spark.datasource.rpc_arguments import require_loaded_table
 from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
 from streamhouse_spark.datasource.scan.file_systems import MICRO_BATCH_ADVICE, LogFolder, log_folder
 from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES
@@ -30,7 +31,7 @@ from streamhouse_spark.datasource.stream.stream_offset import (
     require_in_log,
     require_same_rows,
 )
-from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
+from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.consumers import move_consumer
 from streamhouse_spark.log.deletion_vectors import DROPPED_FILE_ROWS, DROPPED_ROWS
@@ -47,7 +48,7 @@ from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 SEGMENTS_MAX: Final = 1_000
-"""Maximum segments per batch. A batch with fewer segments than exist ends after them."""
+"""Maximum number of existing segments per batch. If there are more, the batch ends after these."""
 IGNORED_ACTIONS: Final = (
     "append",
     "append-parts",
@@ -71,18 +72,16 @@ IGNORED_ACTIONS: Final = (
     DROPPED_ROWS,
     DROPPED_FILE_ROWS,
 )
-"""Actions that change neither columns nor existing rows: readers skip them."""
+"""Actions that change neither columns nor existing rows. Java reads the rows of appends, and skips all others."""
 CATCH_UP_ADVICE: Final = (
     "run the query once with trigger(availableNow=True) and its checkpoint, then with the real-time trigger"
 )
-_PLACES: Final = METADATA_TYPES.keys() - {COMMIT_VERSION.name}
-"""Hidden columns, which have no position in the log's rows."""
+_HIDDEN_COLUMNS: Final = METADATA_TYPES.keys() - {COMMIT_VERSION.name}
+"""Hidden columns, which log rows do not store."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A refreshed table and the options of a stream of it."""
-
     name: str
     suffix: str | None
     table: TableHandle
@@ -92,28 +91,28 @@ class _Stream:
 
 
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the start ``offset`` of a new query and its columns as ``begun``.
+    """Return the start ``offset`` of a new query, and its columns as ``begun``.
 
-    Raises as `require_followable` and `resolve_stream_target` do.
+    Raises the errors of `require_followable` and `resolve_stream_target`.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    stream = _open_stream(connection, args, pin)
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    stream = _open_stream(connection, args, snapshot)
     resolve_stream_target(stream.table, stream.suffix, stream.options)
-    _, state = open_at_snapshot(connection, pin)
+    _, state = open_at_snapshot(connection, snapshot)
     offset = initial_offset(stream.state, stream.options)
     return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
 
 
 def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the ``tasks`` of a batch that begins at ``start``, and its position as ``offset``.
+    """Return the ``tasks`` of a batch that begins at ``start``, and the position of the batch as ``offset``.
 
-    ``begun`` has the columns of the query, or is null at its first batch. Raises as `plan_backlog` does, and
-    `InvalidOptionError` for more tasks than can run at once.
+    ``begun`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
+    and `InvalidOptionError` for more tasks than can run concurrently.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    stream = _open_stream(connection, args, pin)
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    stream = _open_stream(connection, args, snapshot)
     initial_schema = (
-        open_at_snapshot(connection, pin)[1].schema
+        open_at_snapshot(connection, snapshot)[1].schema
         if args["begun"] is None
         else TableSchema.from_json(json.loads(args["begun"]))
     )
@@ -127,7 +126,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
         table_columns,
         start,
         stream.options,
-        tells_changes=stream.suffix == CHANGELOG and not stream.state.primary_key,
+        has_change_types=stream.suffix == CHANGELOG and not stream.state.primary_key,
     )
     num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
     return {
@@ -139,9 +138,9 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
 
 
 def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Record that a query processed everything below ``end``, as the position of its named consumer.
+    """Record ``end``, up to which a query has processed all rows, as the position of its named consumer.
 
-    The commit point is that of `move_consumer`.
+    See `move_consumer` for the commit point.
     """
     stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
@@ -150,78 +149,75 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
     return {}
 
 
-def _open_stream(connection: Connection, args: Mapping[str, Any], pin: QuerySnapshot) -> _Stream:
-    """Open the table by name and refresh it, so that a recreated table is noticed."""
-    name = parse_table_name(pin.name)
-    options = parse_catalog_stream_options(pin.name, args["options"])
+def _open_stream(connection: Connection, args: Mapping[str, Any], snapshot: QuerySnapshot) -> _Stream:
+    """Open the table by name and refresh it, so that a recreated table is detected."""
+    name = parse_table_name(snapshot.name)
+    options = parse_catalog_stream_options(snapshot.name, args["options"])
     if name.suffix == BINLOG:
         raise InvalidOptionError(
-            f"{pin.name} has two rows of the log in one, which real-time mode cannot read; stream "
-            f"{pin.table}$changelog, or {MICRO_BATCH_ADVICE}"
+            f"{snapshot.name} combines two log rows in a row, which real-time mode does not support; stream "
+            f"{snapshot.table}$changelog, or {MICRO_BATCH_ADVICE}"
         )
     table = connection.table(str(name.path))
     state = table.state
-    if table.uuid != pin.uuid:
-        raise TableNotFoundError(
-            f"table {table.name} ({pin.uuid}) was dropped and created again since this query was made; run the query "
-            "again, a stream with a new checkpoint",
-        )
-    require_followable(pin.name, options)
-    log = log_folder(table, pin.name, args["native_schemes"], args["hadoop_version"])
-    return _Stream(pin.name, name.suffix, table, state, options, log)
+    require_loaded_table(table.name, table.uuid, snapshot.uuid)
+    require_followable(snapshot.name, options)
+    log = log_folder(table, snapshot.name, args["native_schemes"], args["hadoop_version"])
+    return _Stream(snapshot.name, name.suffix, table, state, options, log)
 
 
 def _num_tasks(stream: _Stream, initial_backlog: InitialBacklog, slots: int, num_needed: int, num_running: int) -> int:
     """Return the number of tasks. Raises `InvalidOptionError` if the query needs more slots than the session has,
-    because Spark would silently delay rows. ``num_needed`` counts the tasks of all sources in the query's plan,
-    ``num_running`` those of other running queries.
+    because Spark would silently delay rows.
+
+    ``num_needed`` counts the tasks of all sources in the query's plan, ``num_running`` the tasks of other running
+    queries.
     """
     num_tasks = min(stream.options.real_time_tasks, len(initial_backlog.begin.offsets))
     if num_tasks > slots:
         raise InvalidOptionError(
-            f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} tasks "
-            f"that run at once, and this session has {slots}; give it more cores, or use a smaller realTimeTasks"
+            f"a stream of {stream.name} with realTimeTasks={stream.options.real_time_tasks} needs {num_tasks} "
+            f"concurrent tasks, but this session has {slots} slots; add cores, or set a smaller realTimeTasks"
         )
     if num_needed > slots:
         raise InvalidOptionError(
-            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} tasks that run "
-            f"at once, each as long as a batch, and this session has {slots}: rows of some streams would never come. "
-            "Give it more cores, or use a smaller realTimeTasks for these streams"
+            f"a query that reads {stream.name} and other streams in real-time mode needs {num_needed} concurrent "
+            f"tasks, but this session has {slots} slots, so it would never read some streams; add cores, or set a "
+            "smaller realTimeTasks for these streams"
         )
     num_together = num_running + max(num_tasks, num_needed)
     if num_together > slots:
         raise InvalidOptionError(
-            f"a query that reads {stream.name} in real-time mode would make {num_together} tasks that run at once, "
-            f"with {num_running} of the real-time queries that run already, and this session has {slots}: rows of some "
-            f"queries would never come. Give it {num_together} cores, use a smaller realTimeTasks, or end another "
-            "query first"
+            f"a query that reads {stream.name} in real-time mode needs {num_together} concurrent tasks, including "
+            f"{num_running} of running real-time queries, but this session has {slots} slots, so some queries would "
+            f"never read rows; use {num_together} cores, set a smaller realTimeTasks, or stop another query first"
         )
     return num_tasks
 
 
 @dataclass(frozen=True, slots=True)
 class InitialBacklog:
-    """The start position of a batch, and all log rows after it."""
+    """The start position of a batch, and the existing log rows after it."""
 
     begin: StreamOffset
     splits: Mapping[int, LogSplit]
     """Bucket → its rows; buckets without rows are absent."""
     state: TableState
     is_whole: bool
-    """Whether the splits hold all rows, so that the reader can follow the log."""
+    """Whether the splits contain all existing rows, so that the reader can follow the log after them."""
 
 
 def require_followable(name: str, options: StreamReadOptions) -> None:
     """Raise `InvalidOptionError` for an option that real-time mode does not support."""
     if options.adds_new_columns:
         raise InvalidOptionError(
-            f"option schemaEvolutionMode=addNewColumns of a stream of {name} in real-time mode: a batch there cannot "
-            f"end before rows that have new columns; leave the option out, or {MICRO_BATCH_ADVICE}"
+            f"option schemaEvolutionMode=addNewColumns of a stream of {name} is not supported in real-time mode, "
+            f"because a batch cannot end before rows with new columns; omit the option, or {MICRO_BATCH_ADVICE}"
         )
     if options.max_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
         raise InvalidOptionError(
-            f"options maxOffsetsPerTrigger and maxBytesPerTrigger of a stream of {name} in real-time mode: a batch "
-            f"there takes the rows that come while it lasts; leave them out, or {MICRO_BATCH_ADVICE}"
+            f"options maxOffsetsPerTrigger and maxBytesPerTrigger of a stream of {name} are not supported in real-time "
+            f"mode, because a batch reads all rows that arrive while it runs; omit them, or {MICRO_BATCH_ADVICE}"
         )
 
 
@@ -233,7 +229,7 @@ def plan_backlog(
     start: StreamOffset,
     options: StreamReadOptions,
     *,
-    tells_changes: bool,
+    has_change_types: bool,
 ) -> InitialBacklog:
     """Return the rows after a position, for a query of these ``columns`` of ``query_schema``.
 
@@ -249,30 +245,29 @@ def plan_backlog(
     require_same_rows(name, begin.truncation, newest, strict=strict)
     if begin.rows is not None and not begin.rows.is_read and begin.truncation == newest:
         raise InvalidOptionError(
-            f"a stream of {name} begins with rows of its snapshots by key, which real-time mode cannot read; "
-            f"{CATCH_UP_ADVICE}"
+            f"a stream of {name} starts with rows of key snapshots, which real-time mode cannot read; {CATCH_UP_ADVICE}"
         )
     require_in_log(state, {b: OffsetRange(0, end) for b, end in begin.offsets.items() if end > 0})
     if not options.skips_change_commits:
-        advice = "start it with a new checkpointLocation, or go on behind the deletion with skipChangeCommits=true"
-        if tells_changes:
+        advice = "start it with a new checkpointLocation, or continue after the deletion with skipChangeCommits=true"
+        if has_change_types:
             advice = (
-                f"{CATCH_UP_ADVICE}: micro-batches tell of deletions; or go on behind this one with "
+                f"{CATCH_UP_ADVICE}, because micro-batches report deletions; or continue after the deletion with "
                 "skipChangeCommits=true"
             )
         require_undeleted(state, begin.offsets, begin.commit, who="this stream", advice=advice)
     starts = {b: max(begin.offsets.get(b, 0), state.first_offset(b)) for b in state.buckets}
     ranges = {b: OffsetRange(o, state.buckets[b].end) for b, o in starts.items() if o < state.buckets[b].end}
-    dropped = None if tells_changes and state.primary_key else partition_drops_as_of(state, state.version)
+    dropped = None if has_change_types and state.primary_key else partition_drops_as_of(state, state.version)
     pieces = plan_range_tasks(state, ranges, fail_on_data_loss=strict, dropped=dropped)
     splits: dict[int, LogSplit] = {}
     for piece in pieces:
         if not isinstance(piece, LogScanTask):
             is_archived = isinstance(piece, ArchiveScanTask)
-            where, other = ("the archive of changes", "latest") if is_archived else ("the lake", "earliest")
+            where, other = ("the change archive", "latest") if is_archived else ("the lake", "earliest")
             raise InvalidOptionError(
-                f"a stream of {name} begins with rows that are in {where} only, which real-time mode cannot read; "
-                f"{CATCH_UP_ADVICE}, or begin at startingOffsets={other}"
+                f"a stream of {name} starts with rows that are only in {where}, which real-time mode cannot read; "
+                f"{CATCH_UP_ADVICE}, or set startingOffsets={other}"
             )
         splits[piece.split.bucket] = piece.split
     starts = {bucket: max(start, state.buckets[bucket].start) for bucket, start in starts.items()}  # after skipped rows
@@ -282,7 +277,7 @@ def plan_backlog(
 
 
 def _limit_segments(splits: Mapping[int, LogSplit]) -> tuple[dict[int, LogSplit], bool]:
-    """Return the first segments of each bucket, limited to one batch, and whether these are all."""
+    """Return the first segments of each bucket, limited for one batch, and whether these are all segments."""
     share = max(1, SEGMENTS_MAX // max(1, len(splits)))
     cut = {b: LogSplit(s.table_uuid, b, s.offsets, s.segments[:share], s.schemas, s.deleted) for b, s in splits.items()}
     return cut, all(len(split.segments) <= share for split in splits.values())
@@ -296,7 +291,7 @@ def describe_tasks(
     columns: Sequence[str],
     num_tasks: int,
 ) -> list[Any]:
-    """Describe each task for Java: it follows some buckets of the log in ``folder``."""
+    """Describe the tasks for Java. Each task follows some buckets of the log in ``folder``."""
     state = initial.state
     shared = {
         "folder": folder,
@@ -347,15 +342,15 @@ def _describe_layouts(
         places = {column.id: i for i, column in enumerate(written.columns)}
         chosen: list[Any] = []
         for column_name in columns:
-            if column_name in _PLACES:
+            if column_name in _HIDDEN_COLUMNS:
                 chosen.append(column_name)
                 continue
             column = query_schema.column(column_name)
             at = places.get(column.id)
             if at is not None and not has_same_storage(written.columns[at], column):
                 raise InvalidOptionError(
-                    f"a stream of {name} begins with rows whose column '{column_name}' had another type when they were "
-                    f"written, which real-time mode cannot read; {CATCH_UP_ADVICE}"
+                    f"a stream of {name} starts with rows that were written before the type of column '{column_name}' "
+                    f"changed, which real-time mode cannot read; {CATCH_UP_ADVICE}"
                 )
             chosen.append(-1 if at is None else at)
         arrow = base64.b64encode(written.arrow.serialize().to_pybytes()).decode()

@@ -1,9 +1,9 @@
-"""The sink of real-time mode: tasks commit while they run, and the stored offsets show their progress.
+"""The sink of real-time mode: tasks commit while they run, and the stored source offsets record their progress.
 
-A real-time batch has no end when it starts, so the batch id does not identify its rows. Their offsets in the source log
-do. Each commit is a transaction of (query, source table, bucket) whose version is the offset after its last row, and
-which must follow the offset at which its rows start. A restarted query or a zombie that repeats rows therefore adds no
-row twice and skips none. A retried task first reads how far the query's rows are stored.
+A real-time batch has no end when it starts, so its id does not identify its rows. The offsets of the rows in the source
+log do. Each commit is a transaction of (query, source table, bucket). Its version is the offset after its last row, and
+it must follow the offset at which its rows start. A restarted query or a zombie task therefore adds no row twice and
+skips no row. A retried task first reads which rows of the query are stored.
 
 **Commit point:** the record of each commit, for the rows of one source bucket.
 """
@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions
 from streamhouse_spark.datasource.worker import release_memory
-from streamhouse_spark.datasource.write.sink_transactions import Place, SourceProgress
+from streamhouse_spark.datasource.write.sink_transactions import SourceProgress, SourceRows
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, format_counts, require_planned
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
@@ -33,18 +33,19 @@ from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
-PLACES: Final = 5
-"""Number of columns before the rows: source bucket, start and end offset, and number and attempt of the source's latest
-record when they were read (null if it had none). Offset -1 is the start of a bucket of which nothing is stored.
+NUM_SOURCE_COLUMNS: Final = 5
+"""Number of extra columns before the table's columns: source bucket, start and end offset, and number and attempt of
+the source's latest record when the rows were read (null if it had none). A start offset of -1 means that no row of the
+bucket is stored.
 """
 STORED_KEY: Final = "streamhouse.stored"
-"""Prefix of the stored offsets in a message, which Java looks for."""
+"""Prefix of the stored offsets in a message. Java finds them by this prefix."""
 
 
 class RealTimeStreamWriter(StreamhouseStreamWriter):
-    """Writes rows of one source log exactly once. Each call of `write` commits.
+    """Writes the rows of one source log exactly once. Each call of `write` commits.
 
-    Rows start with `PLACES` extra columns.
+    Each row starts with `NUM_SOURCE_COLUMNS` extra columns.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         *,
         rows: SourceProgress,
     ) -> None:
-        super().__init__(connection, name, options, checkpoint, StructType(schema.fields[PLACES:]))
+        super().__init__(connection, name, options, checkpoint, StructType(schema.fields[NUM_SOURCE_COLUMNS:]))
         self._rows = rows
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Commit the rows. Raises `CommitConflictError` if another run of the query commits the same rows.
+        """Commit the rows, or without rows report which source rows are stored.
 
-        Without rows, return which source rows are stored.
+        Raises `CommitConflictError` if another run of the query commits the same rows.
         """
         batches = [batch for batch in iterator if batch.num_rows]
         if not batches:
@@ -80,12 +81,12 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return StagedCommitMessage(None, counts=format_counts(segments, (METER.total() - before).total))
 
     def _commit(self, rows: pa.Table) -> Sequence[StagedSegment]:
-        """Commit the rows of one source bucket, and return the segments that they were staged in."""
-        bucket, begin, end, number, attempt = (rows.column(i)[0].as_py() for i in range(PLACES))
+        """Commit the rows of one source bucket. Returns the segments that contain them."""
+        bucket, begin, end, number, attempt = (rows.column(i)[0].as_py() for i in range(NUM_SOURCE_COLUMNS))
         record = HistoryPoint(number, attempt) if attempt is not None else None
-        transaction = self._rows.transaction(self._options.app_id, Place(bucket, begin, end), record)
+        transaction = self._rows.transaction(self._options.app_id, SourceRows(bucket, begin, end), record)
         plan, table = self._plan, self._open_table()
-        data_batches = rows.select(range(PLACES, rows.num_columns)).to_batches()
+        data_batches = rows.select(range(NUM_SOURCE_COLUMNS, rows.num_columns)).to_batches()
         message = plan.message(data_batches, inline_bytes_max=INLINE_BYTES_MAX)
         require_planned(table, [message])
         if isinstance(plan, KeyedStagingPlan):
@@ -95,17 +96,12 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         return message.staged.segments if message.staged is not None else ()
 
     def _report_stored(self) -> StagedCommitMessage:
-        """Return the stored offset of each source bucket."""
         app_id = self._options.app_id or self._rows.query_id
         transactions = self._open_table().refresh().transactions
-        versions = {place: transactions[place].version for place in select_progress_ids({app_id}, transactions)}
-        offsets = {
-            place.rpartition("/")[2]: version for place, version in versions.items() if self._is_of_source(place)
-        }
+        versions = {name: transactions[name].version for name in select_progress_ids({app_id}, transactions)}
+        parsed = ((*progress_id.split("/")[-2:], version) for progress_id, version in versions.items())
+        offsets = {bucket: version for source, bucket, version in parsed if source == self._rows.source}
         return StagedCommitMessage(None, counts=STORED_KEY + json.dumps(offsets))
-
-    def _is_of_source(self, place: str) -> bool:
-        return place.split("/")[-2] == self._rows.source
 
     def _open_table(self) -> Table:
         return self._plan.connection.table_by_uuid(self._plan.table, self._plan.table_uuid)

@@ -29,7 +29,7 @@ from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 READ_BYTES_MAX = 4 << 20
-"""Maximum bytes of log segments without statistics, such as small appends, that are read."""
+"""Maximum bytes that are read from log segments without statistics, such as small appends."""
 _EXACT_IN_LAKE = ("number", "date", "timestamp", "timestamp_ntz", "boolean")
 """Type families whose bounds in lake files are exact: text bounds may be truncated, and NaN is not counted."""
 _EXACT = decimal.Context(prec=38)
@@ -46,13 +46,13 @@ class Summary:
 
 
 def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer an aggregate: ``row`` has one value per function, or is null if one cannot be computed exactly without a
-    scan.
+    """Compute pushed-down aggregates without a scan. ``row`` has one value per function, or is null if any value cannot
+    be computed exactly.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    options = parse_scan_options(pin, args.get("options") or {})
-    table, state = open_at_snapshot(connection, pin)
-    request = SparkScanRequest(table, state, pin, options, ScanRequest(()))
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    options = parse_scan_options(snapshot, args.get("options") or {})
+    table, state = open_at_snapshot(connection, snapshot)
+    request = SparkScanRequest(table, state, snapshot, options, ScanRequest(()))
     with observe_lake_once(request) as lake:
         row = _aggregate_row(request, args["aggregates"])
     return {"row": row, "grounds": plan_validators(request, lake)}
@@ -141,7 +141,7 @@ def _summarise_columns(
 
 
 def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
-    """Merge summaries of parts. Returns None if a count is unknown. Bounds are None if a part has none."""
+    """Merge summaries of parts. Returns None if a count is unknown. Bounds are None if those of a part are unknown."""
     known_parts = [part for part in parts if part is not None]
     if len(known_parts) < len(parts):
         return None

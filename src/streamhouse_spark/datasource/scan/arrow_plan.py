@@ -1,4 +1,4 @@
-"""Serialised plan of the splits that Python reads: groups of scan tasks and their common settings."""
+"""The serialised plan of the splits that Python reads: groups of scan tasks, and settings that all groups share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMM
 
 @dataclass(frozen=True, slots=True)
 class PythonPlan(Portable):
-    """The groups that Python reads, one per Spark partition."""
+    """The groups of scan tasks that Python reads, one per Spark partition."""
 
     name: str
     columns: tuple[str, ...]
@@ -27,7 +27,7 @@ class PythonPlan(Portable):
     schema: dict[str, Any]
     """Spark's schema of these columns, as JSON."""
     metadata: tuple[str, ...]
-    """Metadata columns, which are read before the table's columns."""
+    """Requested metadata columns. They precede the table's columns in the rows that are read."""
     fail_on_data_loss: bool
     filters: tuple[dict[str, Any], ...]
     """Spark's filters as JSON. Rows that do not match may be dropped early; Spark applies the filters again."""
@@ -35,14 +35,14 @@ class PythonPlan(Portable):
     """The plan without scan tasks."""
     groups: tuple[tuple[ScanTask, ...], ...]
     skipped: int = 0
-    """Segments that a stream batch pruned, reported by one of its tasks."""
+    """Number of segments that a stream batch pruned. Only one task of the batch reports it."""
 
     @property
     def metadata_fields(self) -> Sequence[pa.Field]:
         return tuple(_METADATA[name] for name in self.metadata)
 
     def without_groups(self) -> PythonPlan:
-        """Return the common settings of all groups."""
+        """Return the settings that all groups share."""
         return replace(self, common=self.common.with_tasks(()), groups=())
 
     def to_text(self) -> str:

@@ -1,7 +1,7 @@
 """Rows of the hot log, and of lake files that Spark cannot read, as Arrow IPC streams in one binary column.
 
-Spark's Python sources hand over one row at a time. Binary values pass through unchanged, and Java turns them into
-column vectors. Each row here is one Arrow IPC stream with one batch.
+Spark converts the rows of Python sources one at a time. Binary values pass through unchanged, and Java turns them into
+column vectors. Therefore each row here is an Arrow IPC stream with one batch.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
-"""The schema of these reads in Spark."""
+"""The schema of every read by `PythonReader` in Spark."""
 STREAM_BYTES_MAX = 32 << 20
 COUNTS_KEY = "streamhouse.counts"
 
 
 class PythonReader(DataSourceReader):
-    """Reader of a plan's groups. ``text`` is the ``read`` of the answer of `plan`."""
+    """Reads the groups of a plan. ``text`` is the field ``read`` of the result of `plan`."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
@@ -56,7 +56,7 @@ def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPla
     """Read ``plan`` with the settings of ``python_plan``, ignoring its groups. Each row is an Arrow stream of one
     batch.
 
-    The last row has no data. The metadata of its schema holds the counts of the read.
+    The last row has no data. Its schema metadata contains the metrics of the read.
     """
     before = METER.total()
     yield from _read_ipc_rows(connection, python_plan, plan)
@@ -92,7 +92,7 @@ def make_partitions(plan: PythonPlan) -> list[InputPartition]:
 
 
 def _split_large_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Halve the batch until each part fits the maximum stream size of the Java reader."""
+    """Halve the batch until each part fits into `STREAM_BYTES_MAX`, the maximum of the Java reader."""
     if batch.nbytes <= STREAM_BYTES_MAX or batch.num_rows <= 1:
         yield batch
         return

@@ -1,4 +1,4 @@
-"""Options of queries on catalog tables: the data source's, without those that the catalog sets itself."""
+"""Options of queries on catalog tables: the data source's options, except those that the catalog determines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from streamhouse_spark.config.spark_options import (
     ReadOptions,
     StreamReadOptions,
-    WriteOptions,
     parse_read_options,
     parse_stream_read_options,
     parse_stream_write_options,
@@ -22,7 +21,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE
 from streamhouse_spark.warehouse.process_cache import Connection
 
-_OF_CHANGES = frozenset(
+_CHANGES_OPTIONS = frozenset(
     {
         "startingversion",
         "endingversion",
@@ -47,79 +46,78 @@ def check_options(_connection: Connection, arguments: Mapping[str, Any]) -> Mapp
             parse_stream_write_options(raw_options)
         case "write":
             options = parse_write_options(raw_options)
-            _refuse_merge_schema(arguments["name"], options)
+            if options.merge_schema:  # writes by name add the columns earlier, and do not pass the option on
+                raise InvalidOptionError(
+                    f"option mergeSchema of a write into {arguments['name']} matches columns by name, but insertInto, "
+                    "SQL and CREATE TABLE AS match them by position; use df.writeTo(…) or "
+                    "df.write.mode('append').saveAsTable(…), or ALTER TABLE first"
+                )
             if options.partial_update:
                 raise InvalidOptionError(
-                    f"option partialUpdate of a write into {arguments['name']}: Spark gives the columns that the rows "
-                    "lack the value NULL before they come here, so they would be overwritten; use MERGE INTO … WHEN "
-                    "MATCHED THEN UPDATE SET, or df.write.format('streamhouse') with the option"
+                    f"option partialUpdate of a write into {arguments['name']}: Spark sets columns that the rows omit "
+                    "to NULL, which would overwrite stored values; use MERGE INTO … WHEN MATCHED THEN UPDATE SET, "
+                    "or df.write.format('streamhouse') with the option"
                 )
         case "changes":
-            _refuse_non_changes_options(arguments["name"], raw_options)
+            unknown = sorted(option for option in raw_options if option.lower() not in _CHANGES_OPTIONS)
+            if unknown:
+                raise InvalidOptionError(f"option {unknown[0]} of {arguments['name']} is unknown; omit it")
         case mode:
             raise ValueError(f"unknown mode {mode!r}")
     return {}
 
 
-def _refuse_non_changes_options(name: str, raw_options: Mapping[str, str]) -> None:
-    unknown = sorted(option for option in raw_options if option.lower() not in _OF_CHANGES)
-    if unknown:
-        raise InvalidOptionError(f"option {unknown[0]} of {name} is unknown; leave it out")
-
-
-def _refuse_merge_schema(name: str, options: WriteOptions) -> None:
-    """Reject the option if it arrives here: writes by name drop it after they added the columns."""
-    if options.merge_schema:
-        raise InvalidOptionError(
-            f"option mergeSchema of a write into {name}: it adds columns by their names, and insertInto, SQL and "
-            "queries that make the table go by positions; use df.writeTo(…) or "
-            "df.write.mode('append').saveAsTable(…), or ALTER TABLE first"
-        )
-
-
-def parse_scan_options(pin: QuerySnapshot, raw_options: Mapping[str, str]) -> ReadOptions:
+def parse_scan_options(snapshot: QuerySnapshot, raw_options: Mapping[str, str]) -> ReadOptions:
     """Parse options of a scan. Raises `InvalidOptionError` for options that are unknown, for streams only, or not
-    supported by the name.
+    supported for the name.
     """
     options = parse_read_options(raw_options)
-    _refuse_column_options(pin.name, pin.table, options)
+    _reject_column_options(snapshot.name, snapshot.table, options)
     as_of = reads_past(options)
-    if as_of and pin.is_chosen:
+    if as_of and snapshot.is_chosen:
         raise InvalidOptionError(
-            f"{pin.name}: VERSION or TIMESTAMP AS OF and an option 'asOf…' cannot be used together; keep one"
+            f"{snapshot.name}: VERSION or TIMESTAMP AS OF cannot be combined with an option 'asOf…'; use one of them"
         )
-    if as_of and pin.suffix == CHANGELOG:
-        raise InvalidOptionError(f"{pin.name}: a changelog has no 'as of'; use endingTimestamp or endingOffsets")
-    if as_of and pin.suffix not in (None, LAKE):
-        raise InvalidOptionError(f"{pin.name} has no 'as of'; it belongs to {pin.table} and {pin.table}$lake")
-    if reads_range(options) and pin.suffix not in (None, CHANGELOG):
+    if as_of and snapshot.suffix == CHANGELOG:
         raise InvalidOptionError(
-            f"{pin.name}: offsets, start and end times belong to {pin.table} and {pin.table}$changelog; leave them out "
-            "here"
+            f"{snapshot.name}: a changelog does not support 'as of'; use endingTimestamp or endingOffsets"
         )
-    if reads_range(options) and pin.as_of_ms is not None:
-        raise InvalidOptionError(f"{pin.name}: TIMESTAMP AS OF reads one state, and offsets a range; keep one")
+    if as_of and snapshot.suffix not in (None, LAKE):
+        raise InvalidOptionError(
+            f"{snapshot.name} does not support 'as of'; read {snapshot.table} or {snapshot.table}$lake with it"
+        )
+    if reads_range(options) and snapshot.suffix not in (None, CHANGELOG):
+        raise InvalidOptionError(
+            f"{snapshot.name} does not support offsets, start and end times; omit them, or read {snapshot.table} or "
+            f"{snapshot.table}$changelog with them"
+        )
+    if reads_range(options) and snapshot.as_of_ms is not None:
+        raise InvalidOptionError(
+            f"{snapshot.name}: TIMESTAMP AS OF selects a state, but offsets select a range; use one of them"
+        )
     return options
 
 
 def parse_catalog_stream_options(name: str, raw_options: Mapping[str, str]) -> StreamReadOptions:
-    """Parse the options of a stream of ``name``. Every stream of a table appends the hidden columns, because Spark
-    passes no selected columns to a stream and reads columns by position.
+    """Parse the options of a stream of ``name``. A stream of a table always appends the hidden columns, because Spark
+    reads the columns of a stream by position and does not pass the selected ones.
 
-    Raises `InvalidOptionError` as `parse_scan_options` does.
+    Raises `InvalidOptionError` in the cases of `parse_scan_options`.
     """
     options = parse_stream_read_options(raw_options)
     path, suffix = parse_table_name(name).path, parse_table_name(name).suffix
-    _refuse_column_options(name, str(path), options)
+    _reject_column_options(name, str(path), options)
     return replace(options, include_metadata=suffix is None, include_row_ids=suffix is None)
 
 
-def _refuse_column_options(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
+def _reject_column_options(name: str, table: str, options: ReadOptions | StreamReadOptions) -> None:
     """Reject options that change the columns: in a catalog, the columns of a name are fixed."""
     if options.read_change_feed:
-        raise InvalidOptionError(f"option readChangeFeed of {name}: read {table}$changelog instead")
+        raise InvalidOptionError(
+            f"option readChangeFeed of {name} is not supported in a catalog; read {table}$changelog"
+        )
     if options.include_metadata:
         raise InvalidOptionError(
-            f"option includeMetadata of {name}: in a catalog, {table} has the hidden columns _bucket, "
-            "_log_offset and _commit_timestamp; select them by name"
+            f"option includeMetadata of {name} is not supported in a catalog; select the hidden columns of {table} by "
+            "name: _bucket, _log_offset and _commit_timestamp"
         )

@@ -16,7 +16,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, require_full_changelog
 from streamhouse_spark.schema.table_schema import require_distinct_names
-from streamhouse_spark.table.versioning.tags import resolve_version
+from streamhouse_spark.table.change_scans import resolve_version_range
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -24,22 +24,23 @@ _NET = "netChanges"
 
 
 def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the changes of a name, as `load` does, with ``row_id``, the primary key, and the ``first`` commit.
+    """Describe the changes of a table in the form of `load`, with the primary key as ``row_id``, and the ``first``
+    commit.
 
     Raises `TableNotFoundError`, `InvalidNameError` for a name with a suffix, `InvalidOptionError` for unknown versions
-    and for a table whose log does not contain changes, and `OffsetsTrimmedError` for times whose commits are no longer
-    retained.
+    and for a table whose log does not contain full changes. Raises `OffsetsTrimmedError` for times whose commits are no
+    longer retained.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
     if name.suffix is not None:
-        raise InvalidNameError(f"{name}: only a table has CHANGES, and {name} is a view of one; name {name.path}")
+        raise InvalidNameError(f"{name}: found a system table, expected a table for CHANGES; use {name.path}")
     table = connection.table(str(name.path))
     state = table.state
     require_full_changelog(state)
     require_distinct_names(state.schema.names, (field.name for field in CHANGES_FIELDS), f"{name} CHANGES")
     first, last = _resolve_range(table, state, args["range"])
     is_net = args["mode"] == _NET and not state.primary_key
-    pin = QuerySnapshot(
+    snapshot = QuerySnapshot(
         table.name,
         table.uuid,
         CHANGES,
@@ -52,46 +53,47 @@ def load_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
         is_net=is_net,
     )
     cache_state(state)
-    return {**describe_scan(connection, pin, NO_LAKE), "row_id": list(state.primary_key), "first": first}
+    return {**describe_scan(connection, snapshot, NO_LAKE), "row_id": list(state.primary_key), "first": first}
 
 
 def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer the latest commit and the ``offset`` up to which a stream can read changes from ``start``, or null without
-    changes. The offset does not pass the commit ``until``.
+    """Return the latest commit, and the ``offset`` up to which a stream can read changes from ``start``. The offset is
+    at most the commit ``until``, and null if there are no changes.
 
-    An offset names the last commit whose changes were read, and its displayed time; later commits are displayed with
-    later times. Raises `DifferentHistoryError` for an offset of another table or of another history.
+    An offset contains the last commit whose changes were read, and the displayed time of that commit. Displayed times
+    increase from commit to commit. Raises `DifferentHistoryError` for an offset of another table or of another history.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    table = connection.table_by_uuid(pin.table, pin.uuid)
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    table = connection.table_by_uuid(snapshot.table, snapshot.uuid)
     state = table.refresh()
-    newest = state.version if pin.is_open else min(state.version, pin.last)
+    newest = state.version if snapshot.is_open else min(state.version, snapshot.last)
     if args["start"] is None:
         return {"newest": newest, "offset": None}
-    start = _require_offset(table, pin, args["start"])
+    start = _require_offset(table, snapshot, args["start"])
     last = newest if args["until"] is None else min(newest, args["until"])
     last_change = find_new_commits(table, state, start["commit"] + 1, last, start["time_us"])
     if last_change is None:
         return {"newest": newest, "offset": None}
-    return {"newest": newest, "offset": {"uuid": pin.uuid, **last_change._asdict()}}
+    return {"newest": newest, "offset": {"uuid": snapshot.uuid, **last_change._asdict()}}
 
 
 def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Plan a stream batch between two offsets, as `plan` does.
+    """Plan a stream batch between two offsets, in the form of `plan`.
 
-    Raises as `plan` and `end_of_changes` do, and `InvalidOptionError` if the columns changed since the stream started.
+    Raises the errors of `plan` and `end_of_changes`, and `InvalidOptionError` if the columns changed since the stream
+    started.
     """
-    pin = QuerySnapshot.from_text(args["pin"])
-    table = connection.table_by_uuid(pin.table, pin.uuid)
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    table = connection.table_by_uuid(snapshot.table, snapshot.uuid)
     state = table.refresh()
-    start, end = (_require_offset(table, pin, args[name]) for name in ("start", "end"))
-    if state.schemas.get(pin.schema_id or 0) != state.schema:  # constraints and partitioning may change
+    start, end = (_require_offset(table, snapshot, args[name]) for name in ("start", "end"))
+    if state.schemas.get(snapshot.schema_id or 0) != state.schema:  # constraints and partitioning may change
         raise InvalidOptionError(
-            f"the columns of {pin.table} changed since its stream of CHANGES started; restart the query"
+            f"the columns of {snapshot.table} changed since its stream of CHANGES started; restart the query"
         )
     cache_state(state)
     batch = replace(
-        pin,
+        snapshot,
         commit=state.version,
         attempt=state.attempt,
         first=start["commit"] + 1,
@@ -101,12 +103,12 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
     return plan(connection, {**args, "pin": batch.to_text()})
 
 
-def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str, Any]) -> Mapping[str, Any]:
+def _require_offset(table: TableHandle, snapshot: QuerySnapshot, offset: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an offset after checking that it belongs to this table's history. Raises `DifferentHistoryError`."""
-    if offset["uuid"] != pin.uuid:
+    if offset["uuid"] != snapshot.uuid:
         raise DifferentHistoryError(
-            f"the checkpoint is of table {offset['uuid']}, and {pin.table} is {pin.uuid} now; begin with a new "
-            "checkpoint"
+            f"the checkpoint belongs to table {offset['uuid']}, but {snapshot.table} is now {snapshot.uuid}; start "
+            "with a new checkpoint"
         )
     if offset["attempt"] is not None:
         table.log.require_history([HistoryPoint(offset["commit"], offset["attempt"])], "a stream of CHANGES went on")
@@ -114,7 +116,7 @@ def _require_offset(table: TableHandle, pin: QuerySnapshot, offset: Mapping[str,
 
 
 def _resolve_range(table: TableHandle, state: TableState, requested_range: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the first and last commit of a range. Raises as `load_changes` does."""
+    """Return the first and last commit of a range. Raises `InvalidOptionError` or `OffsetsTrimmedError`."""
     if requested_range["by"] == "none":
         return 1, state.version
     start, end = requested_range["start"], requested_range["end"]
@@ -124,28 +126,3 @@ def _resolve_range(table: TableHandle, state: TableState, requested_range: Mappi
     if end is not None and end < start:
         raise InvalidOptionError(f"CHANGES of {state.name} end before they start; swap the two times")
     return commits_between(table.storage, state, start, end, includes=includes)
-
-
-def resolve_version_range(
-    state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
-) -> tuple[int, int]:
-    """Return the first and last commit between two versions, given as numbers or tags. Version 0 precedes all commits.
-
-    Raises `InvalidOptionError` for an unknown version, and for a range that ends before it starts.
-    """
-    first = _require_version(state, start)
-    last = state.version if end is None else _require_version(state, end)
-    if end is not None and last < first:
-        raise InvalidOptionError(
-            f"CHANGES of {state.name} from version {first} to {last} end before they start; swap the two versions"
-        )
-    return first + (not includes[0]), last - (end is not None and not includes[1])
-
-
-def _require_version(state: TableState, version: str) -> int:
-    number = resolve_version(state, version)
-    if number > state.version:
-        raise InvalidOptionError(
-            f"{state.name} has no version {number}: its newest is {state.version}, see {state.name}$history"
-        )
-    return number

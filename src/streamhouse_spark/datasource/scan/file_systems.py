@@ -1,14 +1,14 @@
-"""Hadoop file systems by which Spark's Parquet reader accesses lake files, and Java the log.
+"""Hadoop file systems with which Spark's Parquet reader reads lake files, and Java reads the log.
 
-A session may access a bucket with other credentials than the warehouse, and two warehouses may use different ones, but
-Hadoop opens one file system per scheme and bucket in a process. Warehouses on S3, or with settings on Azure, therefore
-use a scheme of their own, which selects a file system with the warehouse's settings. Google's connector rejects such
-schemes: it gets the non-secret settings, and the session's own take precedence.
+The session and each warehouse may use different credentials for a bucket, but Hadoop opens only one file system per
+scheme and bucket in a process. Warehouses on S3, or with settings on Azure, therefore use a separate scheme, which
+selects a file system with the warehouse's settings. Google's connector rejects unknown schemes. It gets the non-secret
+settings of the warehouse, and the session's settings take precedence.
 
-On S3 the log has a separate file system from the lake's. There, polling for the next record is one GET even if the
-record does not exist yet, and failed requests are soon retried by the reader itself.
+On S3 the log has a separate file system from the lake's. With it, polling for the next record is one GET even if the
+record does not exist yet. The reader retries failed requests itself.
 
-Answers contain no secrets. They name catalog settings, whose values Java adds to the settings of its tasks.
+Replies contain no secrets. They name catalog settings, and Java adds the values to the settings of its tasks.
 """
 
 from __future__ import annotations
@@ -35,59 +35,61 @@ _GS: Final = "gs"
 _S3_SCHEMES: Final = ("s3", S3A)
 S3_FILE_SYSTEM: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _S3_LAKE_FILES: Final = "io.streamhouse.spark.storage.LakeFileSystem"
-"""The same, without a size request for files that a plan names."""
+"""S3A without a request for the size of files in a plan."""
 _ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem"
 _PLAIN_ABFS_FILE_SYSTEM: Final = "org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem"
 _GOOGLES_CONNECTOR: Final = "gcs-connector"
-"""Marker among the session's schemes: its ``gs`` file system is Google's connector."""
+"""Marker in the list of schemes: the session's ``gs`` file system is Google's connector."""
 _BUCKET: Final = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
-"""Bucket names that Hadoop accepts as a host."""
+"""Names of buckets that Hadoop accepts as a host."""
 _PACKAGES: Final = {S3A: "org.apache.hadoop:hadoop-aws", _ABFS: "org.apache.hadoop:hadoop-azure"}
 _SETTINGS: Final = {S3A: "s3.", _GS: "gcs.", _ABFS: "adls.", "hdfs": "hdfs."}
-"""File system → prefix of the warehouse's settings for it."""
+"""Scheme of a file system → prefix of the warehouse's settings for it."""
 REMOTE: Final = tuple(_SETTINGS)
 """Remote file systems with known settings."""
 _READER_SETTING: Final = "lake.spark-reader"
 MICRO_BATCH_ADVICE: Final = "use a micro-batch trigger, such as trigger(processingTime='1 second')"
-_OF_LAKES: Final = "lake."
-_LOOKS: Final = {
+_LAKE_PREFIX: Final = "lake."
+_POLL_SETTINGS: Final = {
     "input.stream.type": "classic",  # other types request an object's size first
     "retry.limit": "2",
     "retry.throttle.limit": "2",
 }
-"""S3A settings for a log. They limit retries, because the reader retries itself and may be told to stop."""
-_GIVEN_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+"""S3A settings for a log. Retries are limited, because the reader retries itself and must stop quickly."""
+_STATIC_KEYS: Final = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
 _SESSION_KEYS: Final = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
-USUAL_CHAIN: Final = f"{_SESSION_KEYS},{_GIVEN_KEYS},software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+USUAL_CHAIN: Final = (
+    f"{_SESSION_KEYS},{_STATIC_KEYS},software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+)
 _AMAZON: Final = ".amazonaws.com"
 _CLIENT_SECRETS: Final = "org.apache.hadoop.fs.azurebfs.oauth2.ClientCredsTokenProvider"
-_LOGINS: Final = {
+_LOGIN_HOSTS: Final = {
     "core.windows.net": "login.microsoftonline.com",
     "core.chinacloudapi.cn": "login.chinacloudapi.cn",
     "core.usgovcloudapi.net": "login.microsoftonline.us",
 }
-"""Domain of an account's host → the host that issues its tokens."""
-_HARMLESS: Final = frozenset({
+"""Domain of an Azure account's host → the host that issues its tokens."""
+_IRRELEVANT_SETTINGS: Final = frozenset({
     "adls.account-host", "adls.account-name", "adls.connect-timeout", "adls.dfs-storage-authority",
     "adls.dfs-storage-scheme", "adls.request-timeout", "gcs.access", "gcs.connect-timeout", "gcs.consistency",
     "gcs.default-bucket-location", "gcs.oauth2.token-expires-at", "gcs.request-timeout", "hdfs.connect-timeout",
     "hdfs.host", "hdfs.port", "hdfs.request-timeout", "hdfs.webhdfs.address",
 })  # fmt: skip
-"""Settings that do not affect the files, or only a protocol that Hadoop does not use."""
+"""Settings that a Hadoop file system need not support: they do not affect files, or only another protocol."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FileSystems:
-    """The session's file systems, for the files of one warehouse."""
+    """The session's file systems, with the settings of one warehouse."""
 
     settings: Mapping[str, str]
-    """May contain credentials: never print it."""
+    """Settings of the warehouse. May contain credentials: never print them."""
     schemes: tuple[str, ...]
-    """Schemes for which the session has a file system. Without ``file``, Python reads local files too."""
+    """Schemes for which the session has a file system. Without ``file``, Python also reads local files."""
     hadoop_version: str | None
     warehouse_files: StorageFiles
     own: Mapping[str, str]
-    """File system → its scheme for these settings. Another scheme is another file system, even for the same bucket."""
+    """Scheme of a file system → the scheme with these settings. It selects a separate file system for a bucket."""
     s3_class: str = _S3_LAKE_FILES
     """Class of the S3 file system."""
 
@@ -96,8 +98,8 @@ class FileSystems:
         cls, storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
     ) -> FileSystems:
         own = {S3A: f"{S3A}-{_digest(store_settings(_SETTINGS[S3A], settings))}"}
-        if ours := store_settings(_SETTINGS[_ABFS], settings):
-            own[_ABFS] = f"{'abfs' if is_unencrypted(ours) else _ABFS}-{_digest(ours)}"
+        if azure_settings := store_settings(_SETTINGS[_ABFS], settings):
+            own[_ABFS] = f"{'abfs' if is_unencrypted(azure_settings) else _ABFS}-{_digest(azure_settings)}"
         return cls(settings, tuple(schemes), hadoop_version, StorageFiles(storage), own)
 
     def uri_of(self, location: str) -> str | None:
@@ -111,23 +113,26 @@ class FileSystems:
         return f"{self.own.get(scheme, scheme)}://{bucket}/{quote(key)}"
 
     def settings_for(self, locations: Sequence[str]) -> list[HadoopSetting]:
-        """Return the settings of the file systems by which Spark reads these lake files."""
+        """Return the settings of the file systems with which Spark reads these lake files."""
         remote = {(scheme_of(at), _bucket_and_key(at)[0]) for at in locations if scheme_of(at) in _SETTINGS}
-        reached = (place for place in sorted(remote) if self._unsupported_reason(*place) is None)
-        settings = [setting for scheme, bucket in reached for setting in self._settings_for(scheme, bucket)]
+        supported = (place for place in sorted(remote) if self._unsupported_reason(*place) is None)
+        settings = [setting for scheme, bucket in supported for setting in self._settings_for(scheme, bucket)]
         return list({setting.key: setting for setting in settings}.values())
 
     def _settings_for(self, scheme: str, bucket: str) -> list[HadoopSetting]:
-        ours = store_settings(_SETTINGS[scheme], self.settings)
+        settings_of_store = store_settings(_SETTINGS[scheme], self.settings)
         if scheme == S3A:
             common = [HadoopSetting(f"fs.{self.own[S3A]}.impl", self.s3_class)]
             if "s3.access-key-id" not in self.settings:
                 common.append(HadoopSetting("fs.s3a.aws.credentials.provider", USUAL_CHAIN, is_default=True))
-            return [*common, *s3a_settings(bucket, ours)]
-        if scheme == _ABFS and ours:
-            kind = _PLAIN_ABFS_FILE_SYSTEM if is_unencrypted(ours) else _ABFS_FILE_SYSTEM
-            return [HadoopSetting(f"fs.{self.own[_ABFS]}.impl", kind), *abfs_settings(_host_of(bucket), ours)]
-        return gs_settings(ours) if scheme == _GS else []
+            return [*common, *s3a_settings(bucket, settings_of_store)]
+        if scheme == _ABFS and settings_of_store:
+            kind = _PLAIN_ABFS_FILE_SYSTEM if is_unencrypted(settings_of_store) else _ABFS_FILE_SYSTEM
+            return [
+                HadoopSetting(f"fs.{self.own[_ABFS]}.impl", kind),
+                *abfs_settings(_host_of(bucket), settings_of_store),
+            ]
+        return gs_settings(settings_of_store) if scheme == _GS else []
 
     def describe(self, locations: Sequence[str]) -> str:
         """Describe for EXPLAIN how remote lake files are read; empty without remote files."""
@@ -146,27 +151,27 @@ class FileSystems:
         if self.settings.get(_READER_SETTING, "true").lower() == "false":
             return f"{_READER_SETTING}=false"
         if scheme not in _SETTINGS:
-            return f"files with the scheme {scheme} are left to it"
+            return f"no Spark file system is supported for scheme {scheme}"
         if scheme not in self.schemes:
             return f"Spark has no file system {scheme}; {file_system_remedy(scheme, self.hadoop_version)}"
         if not self.warehouse_files.holds(location):
-            return "the lake lies outside the warehouse, and may have credentials of its own"
+            return "the lake is outside the warehouse and may need other credentials"
         return self._unsupported_reason(scheme, _bucket_and_key(location)[0])
 
     def _unsupported_reason(self, scheme: str, bucket: str) -> str | None:
         """Return why a file system does not support the warehouse's settings for a bucket, or None if it does."""
-        ours = store_settings(_SETTINGS[scheme], self.settings)
+        settings_of_store = store_settings(_SETTINGS[scheme], self.settings)
         if scheme == _ABFS:
-            return abfs_unsupported_reason(_host_of(bucket), ours)
+            return abfs_unsupported_reason(_host_of(bucket), settings_of_store)
         if scheme == _GS:
-            return gs_unsupported_reason(ours, is_google=_GOOGLES_CONNECTOR in self.schemes)
+            return gs_unsupported_reason(settings_of_store, is_google=_GOOGLES_CONNECTOR in self.schemes)
         if scheme == S3A:
-            return None if _BUCKET.fullmatch(bucket) else "Hadoop does not take this name of a bucket"
-        return f"settings {_SETTINGS[scheme]}* are not known to Spark's file system" if ours else None
+            return None if _BUCKET.fullmatch(bucket) else "Hadoop does not support this bucket name"
+        return f"Spark's file system does not support settings {_SETTINGS[scheme]}*" if settings_of_store else None
 
 
 def file_system_remedy(scheme: str, hadoop_version: str | None) -> str:
-    """Return how a session gets a file system, for this Spark's version of Hadoop."""
+    """Return how to add a file system to a session, for the session's version of Hadoop."""
     package = _PACKAGES.get(scheme)
     if package is None:
         return f"add Hadoop's file system for {scheme} to the session's jars"
@@ -174,7 +179,7 @@ def file_system_remedy(scheme: str, hadoop_version: str | None) -> str:
 
 
 def scheme_of(location: str) -> str:
-    """Return the scheme of Spark's file system for a location: `file` for a path, and one scheme for all S3 schemes."""
+    """Return the scheme of Spark's file system for a location: ``file`` for a path, ``s3a`` for all S3 schemes."""
     if location.startswith("file:") or "://" not in location:
         return "file"
     scheme = location.partition("://")[0].lower()
@@ -206,14 +211,14 @@ class LogFolder:
     """The folder of a log, and the settings of its file system."""
 
     folder: str
-    """A path, or a URI whose scheme selects the file system with these settings."""
+    """A local path, or a URI whose scheme selects the file system with these settings."""
     settings: tuple[HadoopSetting, ...] = ()
 
 
 def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_version: str | None) -> LogFolder:
     """Return the folder of a table's log, for a real-time stream of ``name``.
 
-    Raises `InvalidOptionError` if no file system of the session, which has these schemes, reaches it.
+    Raises `InvalidOptionError` if no file system of the session can read it.
     """
     key = table_prefix(table.uuid)
     path = table.storage.local_path(key)
@@ -227,10 +232,10 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
     scheme = scheme_of(location)
     uri = file_systems.uri_of(location) if scheme in REMOTE else None
     if uri is None:
-        reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"none is known for {scheme}"
+        reason = file_systems.unreadable_reason(location) if scheme in REMOTE else f"unsupported scheme {scheme}"
         raise InvalidOptionError(
-            f"a stream of {name} in real-time mode reads the log through a Spark file system, and none reaches "
-            f"{location}: {reason}. Correct that, or {MICRO_BATCH_ADVICE}"
+            f"a stream of {name} in real-time mode cannot read the log at {location} with a Spark file system: "
+            f"{reason}; correct that, or {MICRO_BATCH_ADVICE}"
         )
     hadoop_settings = _log_read_settings(file_systems, location)
     if elsewhere is not None:
@@ -239,8 +244,8 @@ def log_folder(table: TableHandle, name: str, schemes: Sequence[str], hadoop_ver
 
 
 def store_folder(table: TableHandle) -> LogFolder | None:
-    """Return the warehouse's folder on S3, for Java's existence checks of log and lake files. None for another store,
-    or if the table's log is in another location.
+    """Return the warehouse's folder on S3, in which Java checks whether log and lake files exist. Returns None for
+    another store, or if the table's log is in another location.
     """
     key = table_prefix(table.uuid)
     places = log_locations_of(table.storage)
@@ -255,8 +260,8 @@ def store_folder(table: TableHandle) -> LogFolder | None:
 def _log_file_systems(
     storage: Storage, settings: Mapping[str, str], schemes: Sequence[str], hadoop_version: str | None
 ) -> FileSystems:
-    settings_of_store = {name: value for name, value in settings.items() if not name.startswith(_OF_LAKES)}
-    file_systems = FileSystems.of(storage, settings_of_store, schemes, hadoop_version)
+    log_store_settings = {name: value for name, value in settings.items() if not name.startswith(_LAKE_PREFIX)}
+    file_systems = FileSystems.of(storage, log_store_settings, schemes, hadoop_version)
     return replace(file_systems, own={**file_systems.own, S3A: f"{file_systems.own[S3A]}-log"}, s3_class=S3_FILE_SYSTEM)
 
 
@@ -265,11 +270,14 @@ def _log_read_settings(file_systems: FileSystems, location: str) -> list[HadoopS
     if scheme_of(location) != S3A:
         return settings
     bucket, _ = _bucket_and_key(location)
-    return [*settings, *(HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _LOOKS.items())]
+    return [
+        *settings,
+        *(HadoopSetting(f"fs.s3a.bucket.{bucket}.{key}", value) for key, value in _POLL_SETTINGS.items()),
+    ]
 
 
 def _catalog_setting(setting: HadoopSetting, catalog_settings: Mapping[str, str]) -> HadoopSetting:
-    """Return a setting of the log's store under its name in the catalog."""
+    """Return a setting of the log's store with its name in the catalog."""
     own = f"{SETTINGS_PREFIX}{setting.setting}"
     return replace(setting, setting=own) if setting.setting is not None and own in catalog_settings else setting
 
@@ -289,12 +297,12 @@ class HadoopSetting:
 
 
 def store_settings(prefix: str, settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the warehouse's settings for a store that Hadoop's file system must support."""
-    return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _HARMLESS and v}
+    """Return the warehouse's settings with a prefix that affect access to files, so Hadoop must support them."""
+    return {k: v for k, v in settings.items() if k.startswith(prefix) and k not in _IRRELEVANT_SETTINGS and v}
 
 
 def s3a_settings(bucket: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return S3A settings of a warehouse's bucket. They override the settings for all buckets."""
+    """Return the S3A settings of a bucket of the warehouse. They override the settings for all buckets."""
     prefix = f"fs.s3a.bucket.{bucket}."
     endpoint, region = settings.get("s3.endpoint"), settings.get("s3.region")
     hadoop_settings: list[HadoopSetting] = []
@@ -309,7 +317,7 @@ def s3a_settings(bucket: str, settings: Mapping[str, str]) -> list[HadoopSetting
     if settings.get("s3.access-key-id"):
         has_token = bool(settings.get("s3.session-token"))
         hadoop_settings += [
-            HadoopSetting(f"{prefix}aws.credentials.provider", _SESSION_KEYS if has_token else _GIVEN_KEYS),
+            HadoopSetting(f"{prefix}aws.credentials.provider", _SESSION_KEYS if has_token else _STATIC_KEYS),
             HadoopSetting(f"{prefix}access.key", setting="s3.access-key-id"),
             HadoopSetting(f"{prefix}secret.key", setting="s3.secret-access-key"),
         ]
@@ -323,7 +331,7 @@ def _is_amazon(endpoint: str) -> bool:
 
 
 def abfs_settings(host: str, settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return ABFS settings of an account, given by its host. They override the settings for all accounts."""
+    """Return the ABFS settings of the account with this host. They override the settings for all accounts."""
 
     def named(key: str, setting_value: str | None = None, setting: str | None = None) -> HadoopSetting:
         return HadoopSetting(f"fs.azure.{key}.{host}", setting_value, setting)
@@ -364,23 +372,23 @@ def is_unencrypted(settings: Mapping[str, str]) -> bool:
 def abfs_unsupported_reason(host: str, settings: Mapping[str, str]) -> str | None:
     """Return why ABFS does not support the warehouse's ``adls.*`` settings, or None if it does."""
     if settings.get("adls.blob-storage-authority", ":").startswith("."):
-        return "Spark's file system finds no account by adls.blob-storage-authority"
+        return "Spark's file system does not support a domain in adls.blob-storage-authority"
     if "adls.sas-token-file" in settings:
-        return "Spark's file system takes no adls.sas-token-file"
+        return "Spark's file system does not support adls.sas-token-file"
     has_keys = "adls.account-key" in settings or "adls.sas-token" in settings
     if not has_keys and "adls.client-secret" in settings and _login_host(host) is None:
-        return f"it is not known who gives tokens for {host}"
+        return f"the login host of {host} is unknown"
     if not has_keys and "adls.client-id" in settings and "adls.client-secret" not in settings:
-        return "adls.client-id without a secret means nothing to Spark's file system"
+        return "Spark's file system does not support adls.client-id without adls.client-secret"
     return None
 
 
 def _login_host(host: str) -> str | None:
-    return next((login for domain, login in _LOGINS.items() if host.endswith(f".{domain}")), None)
+    return next((login for domain, login in _LOGIN_HOSTS.items() if host.endswith(f".{domain}")), None)
 
 
 def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
-    """Return settings of Google's connector. It has no per-bucket settings, so the session's own take precedence."""
+    """Return settings of Google's connector. It has none per bucket, so the session's settings take precedence."""
     connector_settings: dict[str, str] = {}
     if host := settings.get("gcs.service.host"):
         connector_settings["storage.root.url"] = f"{host.rstrip('/')}/"
@@ -399,7 +407,7 @@ def gs_unsupported_reason(settings: Mapping[str, str], *, is_google: bool) -> st
     """Return why the file system of ``gs`` does not support the ``gcs.*`` settings, or None if it does."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:
-            return f"Spark's file system takes no {token}"
+            return f"Spark's file system does not support {token}"
     if settings and not is_google:
-        return "settings gcs.* are known to Google's connector alone, and Spark has another"
+        return "settings gcs.* require Google's connector, but the session has another file system"
     return None

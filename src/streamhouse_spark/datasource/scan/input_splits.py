@@ -1,4 +1,4 @@
-"""The smallest splits of a scan, sized by the requested columns, and their packing into Spark partitions."""
+"""Splits of a scan, sized by the requested columns, and their packing into Spark partitions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _TEXT_BYTES = 24
 _NESTED_BYTES = 64
 _KEYED_ROW_BYTES = 64
 _NATIVE_ROWS_MIN = 256 << 10
-"""Rows whose decoding and aggregation take about as long as the start of five tasks."""
-_ALONE_BYTES_MAX = 16 << 20
-"""Bytes of the requested columns that one core reads in some tenths of a second. Below this, a second task costs more
-than it saves.
+"""Number of rows whose decoding and aggregation take about as long as starting five tasks."""
+_ONE_TASK_BYTES_MAX = 16 << 20
+"""Bytes of the requested columns that one core reads in a few tenths of a second. Up to this size, a second task costs
+more time than it saves.
 """
 BUCKET_SPREAD_MAX = 4
-"""Maximum cores per bucket at which groups of single buckets are accepted."""
+"""Maximum cores per bucket for grouping by bucket. With more cores, too many of them would be idle."""
 SplitT = TypeVar("SplitT", bound="Split")
 
 
@@ -61,7 +61,7 @@ class ParquetSplit:
     deletes: tuple[tuple[str, int], ...] = ()
     """Position delete files of the whole file: URI and bytes."""
     deleted_positions: str | None = None
-    """More deleted positions, as `encode_positions` returns them."""
+    """Deleted positions that are in none of ``deletes``, in the encoding of `encode_positions`."""
     file_rows: int = 0
     """Rows of the whole file, including deleted ones."""
 
@@ -85,7 +85,7 @@ class ParquetSplit:
 
 @dataclass(frozen=True, slots=True)
 class ArrowSplit:
-    """A scan task for Python."""
+    """A scan task that Python reads."""
 
     piece: scan_tasks.ScanTask
     bucket: int | None
@@ -112,29 +112,35 @@ class SplitPlan:
 
 
 def plan_splits(
-    sources: ScanSources, columns: Sequence[str], *, reached: FileSystems | None, drops_rows: bool, parallelism: int
+    sources: ScanSources,
+    columns: Sequence[str],
+    *,
+    file_systems: FileSystems | None,
+    drops_rows: bool,
+    parallelism: int,
 ) -> SplitPlan:
-    """Cut the sources into splits. Python reads everything that Spark cannot reach through ``reached``.
+    """Cut the sources into splits. Spark reads lake files through ``file_systems`` where it can, Python everything
+    else.
 
-    ``drops_rows`` says whether the Java side can drop rows by position.
+    ``drops_rows`` means that Java can drop rows by position.
     """
     files = sources.lake.files if sources.lake is not None else ()
-    paths = [_native_path(file, sources, columns, reached, drops_rows=drops_rows) for file in files]
+    paths = [_native_path(file, sources, columns, file_systems, drops_rows=drops_rows) for file in files]
     of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
     python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[scan_tasks.ScanTask, int | None, float]] = [
         (p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)
     ]
     pieces.extend((piece, _bucket_of(piece), of_log) for piece in group_by_bucket(sources.tasks))
-    of_files = [_Weight(file.size_bytes * of_lake) for file in files]
-    weights = [*of_files, *(_Weight(p.size_bytes * f) for p, _, f in pieces)]
+    of_files = [_Weight(int(file.size_bytes * of_lake)) for file in files]
+    weights = [*of_files, *(_Weight(int(p.size_bytes * f)) for p, _, f in pieces)]
     target_bytes = target_partition_bytes(weights, parallelism)
     native_target_bytes = _native_target_bytes(of_files, weights, parallelism, _native_bytes_min(files, of_lake))
     native = [
-        unit
+        split
         for file, path in zip(files, paths, strict=True)
         if path is not None
-        for unit in split_parquet_file(file, path, of_lake, native_target_bytes, _delete_paths(file, reached))
+        for split in split_parquet_file(file, path, of_lake, native_target_bytes, _delete_paths(file, file_systems))
     ]
     hot = [
         _arrow_split(part, bucket, fraction, are_exact=sources.are_exact)
@@ -147,18 +153,18 @@ def plan_splits(
 def _native_target_bytes(
     of_files: Sequence[_Weight], weights: Sequence[_Weight], parallelism: int, min_bytes: int
 ) -> int:
-    """Return the partition size for Spark's own reader: one partition per core for small scans, else about two, so that
-    no core waits long at the end.
+    """Return the partition size for Spark's own reader: one partition per core for small scans, about two for larger
+    scans, so that no core is idle for long at the end.
     """
     share_bytes = sum(weight.size_bytes + OPENING_BYTES for weight in of_files) // parallelism
-    if share_bytes <= _ALONE_BYTES_MAX:
+    if share_bytes <= _ONE_TASK_BYTES_MAX:
         return target_partition_bytes(of_files, parallelism, min_bytes=min_bytes, per_core=1)
     return target_partition_bytes(weights, parallelism, min_bytes=min_bytes)
 
 
 def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
-    """Return the bytes that make a task of Spark's own reader worth its start. Well-compressed columns hold many rows
-    in few bytes, and one core would get all of them.
+    """Return the minimum bytes of a partition of Spark's own reader, which depend on the row count. Well-compressed
+    columns have many rows in few bytes, and a fixed minimum would leave all of them to one core.
     """
     num_rows = sum(file.num_rows for file in files)
     num_bytes = sum(int(file.size_bytes * fraction) + OPENING_BYTES for file in files)
@@ -167,31 +173,28 @@ def _native_bytes_min(files: Sequence[ScanFile], fraction: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Weight:
-    weight_bytes: float
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.weight_bytes)
+    size_bytes: int
+    """Bytes of the requested columns."""
 
 
 def _native_path(
-    file: ScanFile, sources: ScanSources, columns: Sequence[str], reached: FileSystems | None, *, drops_rows: bool
+    file: ScanFile, sources: ScanSources, columns: Sequence[str], file_systems: FileSystems | None, *, drops_rows: bool
 ) -> str | None:
-    """Return the file's URI if Spark's own reader returns exactly the same rows."""
+    """Return the file's URI if Spark's own reader returns exactly the rows of the file; else None."""
     assert sources.lake is not None
     can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
-    if reached is None or not (file.has_rows_as_stored or can_drop):
+    if file_systems is None or not (file.has_rows_as_stored or can_drop):
         return None
     if not sources.lake.readable_by_name.issuperset(columns):
         return None
-    if any(reached.uri_of(location) is None for location, _ in file.own_deletes):
+    if any(file_systems.uri_of(location) is None for location, _ in file.own_deletes):
         return None
-    return reached.uri_of(file.location)
+    return file_systems.uri_of(file.location)
 
 
-def _delete_paths(file: ScanFile, reached: FileSystems | None) -> tuple[tuple[str, int], ...]:
-    assert reached is not None
-    return tuple((str(reached.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
+def _delete_paths(file: ScanFile, file_systems: FileSystems | None) -> tuple[tuple[str, int], ...]:
+    assert file_systems is not None
+    return tuple((str(file_systems.uri_of(location)), size_bytes) for location, size_bytes in file.own_deletes)
 
 
 def _bucket_of(piece: scan_tasks.ScanTask) -> int | None:
@@ -234,7 +237,7 @@ def _arrow_split(piece: scan_tasks.ScanTask, bucket: int | None, fraction: float
 def split_parquet_file(
     file: ScanFile, path: str, fraction: float, target_bytes: int, deletes: tuple[tuple[str, int], ...] = ()
 ) -> Iterator[ParquetSplit]:
-    """Yield the whole file, or parts of about the target size, cut between row groups if they are known."""
+    """Yield the whole file, or parts of about the target size. Parts end between row groups if these are known."""
     cuts = [0, *_cut_positions(file, int(target_bytes / fraction)), file.size_bytes]
     deleted_bits = encode_positions(file.deleted_positions) if file.deleted_positions is not None else None
     for start, end in itertools.pairwise(cuts):
@@ -252,7 +255,7 @@ def encode_positions(positions: OffsetSet) -> str:
 
 
 def _rows_before(file: ScanFile, position: int) -> int:
-    """Estimate the rows before a byte position. The estimates of all parts add up to the file's rows."""
+    """Estimate the rows before a byte position. The estimates of all parts of a file add up to its row count."""
     return file.num_rows * position // max(1, file.size_bytes)
 
 
@@ -284,7 +287,7 @@ def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Seque
 
 
 def narrowest_column(schema: TableSchema) -> str:
-    """Return the cheapest column to read if rows are only counted."""
+    """Return the column that is cheapest to read in order to count rows."""
     return min(schema.columns, key=lambda column: _width_bytes(column.type)).name
 
 
@@ -302,7 +305,7 @@ Split: TypeAlias = ParquetSplit | ArrowSplit
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of splits, one per Spark partition: (bucket, splits), without a bucket if a group may have several."""
+    """Groups of splits, one per Spark partition, as (bucket, splits). The bucket is None if a group may mix buckets."""
 
     native: Sequence[tuple[int | None, Sequence[ParquetSplit]]]
     hot: Sequence[tuple[int | None, Sequence[ArrowSplit]]]
@@ -313,9 +316,9 @@ class Groups:
 
 
 def group_splits(splits: SplitPlan, *, num_buckets: int | None, limit: int | None, parallelism: int) -> Groups:
-    """Pack the splits into groups: by bucket if Spark can use groups of one of ``num_buckets`` each, else by size.
+    """Pack the splits into groups: by bucket if ``num_buckets`` is set and there are enough buckets, else by size.
 
-    With a ``limit``, the groups hold that many rows if possible.
+    With a ``limit``, only splits with that many rows are packed if possible.
     """
     if limit is not None:
         return _pack(_limit_splits(splits, limit))
@@ -327,7 +330,6 @@ def group_splits(splits: SplitPlan, *, num_buckets: int | None, limit: int | Non
 
 
 def _pack(splits: SplitPlan) -> Groups:
-    """Pack neighbouring splits into groups of about equal size."""
     native = pack_neighbours(splits.native, splits.native_target_bytes) if splits.native else []
     hot = _pack_arrow_splits(splits.hot, splits.target_bytes)
     return Groups([(None, group) for group in native], [(None, group) for group in hot], is_keyed=False)
@@ -354,9 +356,7 @@ def _pack_arrow_splits(splits: Sequence[ArrowSplit], target_bytes: int) -> list[
 
 
 def _limit_splits(splits: SplitPlan, limit: int) -> SplitPlan:
-    """Return the first splits that are certain to hold ``limit`` rows, or all. Splits with an inexact row count do not
-    count.
-    """
+    """Return the first splits that certainly have ``limit`` rows, or all splits. Inexact row counts are ignored."""
     if (native := _first_with_rows(splits.native, limit)) is not None:
         return replace(splits, native=native, hot=[])
     if (hot := _first_with_rows(splits.hot, limit)) is not None:
@@ -365,7 +365,7 @@ def _limit_splits(splits: SplitPlan, limit: int) -> SplitPlan:
 
 
 def _first_with_rows(splits: Sequence[SplitT], limit: int) -> list[SplitT] | None:
-    """Return the first splits with ``limit`` rows, or None if all together may have fewer."""
+    """Return the first splits with ``limit`` rows. Returns None if all splits together may have fewer."""
     num_rows = 0
     for count, split in enumerate(splits, start=1):
         num_rows += split.num_rows if split.is_exact else 0

@@ -1,4 +1,4 @@
-"""Parse Spark's pushed filters from JSON to predicate trees. Unknown expressions match anything."""
+"""Parse Spark's pushed filters from JSON to predicate trees. An unknown expression may match every row."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def comparable_types(schema: TableSchema) -> dict[str, pa.DataType]:
 
 
 def parse_filters(filters: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType]) -> Node:
-    """Parse the conjunction of filters, for columns of these types. Unknown expressions match anything."""
+    """Parse the conjunction of filters, for columns of these types. An unknown expression may match every row."""
     try:
         return And(tuple(_parse_node(tree, types) for tree in filters))
     except RecursionError:
@@ -131,7 +131,7 @@ def _parse_in(children: Sequence[Mapping[str, Any]], types: Mapping[str, pa.Data
 
 
 def _column_name(tree: Mapping[str, Any], types: Mapping[str, pa.DataType]) -> str | None:
-    """Return the name of a known top-level column. Nested fields have no statistics here."""
+    """Return the name of a known top-level column; None otherwise. Nested fields have no statistics."""
     path = tree.get("column")
     return path[0] if path is not None and len(path) == 1 and path[0] in types else None
 

@@ -1,7 +1,7 @@
-"""The table state that a query reads: pinned when Spark loads a name, and passed as text to every scan of the query.
+"""The table state that a query reads. It is chosen when Spark loads a name, and passed as text to every scan.
 
-A snapshot names a commit of the table or a lake snapshot. All scans of a query therefore see one state, regardless of
-concurrent commits and of the process that plans them.
+A query snapshot identifies a commit of the table or a lake snapshot. All scans of a query therefore read one state,
+regardless of concurrent commits and of the process that plans them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 _STATES_MAX = 16
 CHANGES = "changes"
-"""Stands in place of a suffix: the changes of a commit range. No table name has this suffix."""
+"""Suffix of a snapshot that reads the changes of a commit range. No table name has this suffix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,16 @@ class QuerySnapshot:
     uuid: str
     suffix: str | None
     commit: int
-    """Commit of the log state whose schema is read."""
+    """Commit of the state to read. For a lake snapshot it determines the schema."""
     is_chosen: bool = False
-    """Whether the user chose the state with VERSION or TIMESTAMP AS OF, so that no other state may replace it."""
+    """Whether the user chose the state with VERSION or TIMESTAMP AS OF, so that no fallback is allowed."""
     as_of_ms: int | None = None
     lake_snapshot: int | None = None
     """With suffix ``lake``: the snapshot id, or None if the lake had no snapshot."""
     is_rewritten: bool = False
-    """Whether an UPDATE, DELETE or MERGE reads the table to write it."""
+    """Whether the reader is an UPDATE, DELETE or MERGE of the table."""
     attempt: str | None = None
-    """Attempt of the commit's record. A table restored from a backup has another attempt at this number."""
+    """Attempt of the commit's record. A table that was restored from a backup has another attempt at this commit."""
     first: int = 0
     """With suffix ``changes``: the first commit."""
     last: int = 0
@@ -56,11 +56,11 @@ class QuerySnapshot:
     schema_id: int | None = None
     """With suffix ``changes``: the schema of a stream. Without suffix: the schema as of ``as_of_ms``."""
     after_us: int | None = None
-    """With suffix ``changes``: the displayed time of the commit before ``first``, for streams."""
+    """With suffix ``changes``, for streams: the displayed time of the commit before ``first``."""
     is_former: bool = False
     """Whether the table was replaced since, and is read as of a time before the replacement."""
     is_net: bool = False
-    """With suffix ``changes``: whether rows of a log table that these commits both add and remove are omitted."""
+    """With suffix ``changes``: whether rows of a log table are omitted if the commits add and remove them."""
 
     @property
     def name(self) -> str:
@@ -89,11 +89,11 @@ class CachedLakeSnapshot:
     snapshot: int | None
     """None if the lake has no snapshot yet."""
     validators: LakeValidators | None
-    """The objects that show the next change of the lake."""
+    """The validators that detect the next change of the lake."""
 
 
 def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
-    """Read the latest lake snapshot, or return None if the table's last read state has no lake."""
+    """Read the latest lake snapshot. Returns None if the table's last read state has no lake."""
     state = table.state
     if not state.has_lake:
         return None
@@ -111,7 +111,8 @@ def take_query_snapshot(
     timestamp_us: int | None = None,
     lake_snapshot: CachedLakeSnapshot | None = None,
 ) -> QuerySnapshot:
-    """Pin the table's last read state for a name. ``lake_snapshot`` is the latest lake snapshot if it was read already.
+    """Return the snapshot of the table's last read state, or of a past state. ``lake_snapshot`` is the latest lake
+    snapshot if it is cached.
 
     Raises `InvalidNameError` for an unknown suffix, `InvalidOptionError` for an invalid version, and
     `SnapshotExpiredError` or `OffsetsTrimmedError` for a version that is no longer retained.
@@ -119,41 +120,41 @@ def take_query_snapshot(
     as_of_ms = None if timestamp_us is None else timestamp_us // 1000
     is_chosen = version is not None or as_of_ms is not None
     state = table.state
-    snapshot = None
+    lake_snapshot_id = None
     if suffix == LAKE:
         open_view(table, suffix)
-        is_cached = lake_snapshot is not None and not is_chosen
-        snapshot = (
-            lake_snapshot.snapshot if lake_snapshot and is_cached else _resolve_lake_snapshot(table, version, as_of_ms)
-        )
+        if lake_snapshot is not None and not is_chosen:
+            lake_snapshot_id = lake_snapshot.snapshot
+        else:
+            lake_snapshot_id = _resolve_lake_snapshot(table, version, as_of_ms)
     elif suffix is not None and is_chosen:
-        instead = "endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"it on {table.name}"
-        raise InvalidOptionError(f"{table.name}${suffix} has no VERSION or TIMESTAMP AS OF; use {instead}")
+        remedy = "use endingOffsets or endingTimestamp" if suffix == CHANGELOG else f"read {table.name} with it"
+        raise InvalidOptionError(f"{table.name}${suffix} does not support VERSION or TIMESTAMP AS OF; {remedy}")
     elif version is not None:
         state = state_at(table.log, table.storage, resolve_version(state, version))
     if suffix is None and as_of_ms is not None:
-        pin, state = _pin_at(table, state, as_of_ms)
+        snapshot, state = _take_snapshot_at(table, state, as_of_ms)
         take_snapshot_as_of(state, as_of_ms)
-        return replace(pin, is_chosen=True, as_of_ms=as_of_ms)
+        return replace(snapshot, is_chosen=True, as_of_ms=as_of_ms)
     cache_state(state)
     return QuerySnapshot(
-        table.name, table.uuid, suffix, state.version, is_chosen, lake_snapshot=snapshot, attempt=state.attempt
+        table.name, table.uuid, suffix, state.version, is_chosen, lake_snapshot=lake_snapshot_id, attempt=state.attempt
     )
 
 
 def take_query_snapshot_at(table: TableHandle, as_of_ms: int) -> QuerySnapshot:
-    """Pin the last read state with the columns of a past time. The options of the read hold the time itself."""
-    return _pin_at(table, table.state, as_of_ms)[0]
+    """Return the snapshot of the last read state with the columns of a past time. The read options contain the time."""
+    return _take_snapshot_at(table, table.state, as_of_ms)[0]
 
 
-def _pin_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[QuerySnapshot, TableState]:
-    """Pin the state by which rows of a past time are read, and return it too, both with the columns of that time."""
+def _take_snapshot_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[QuerySnapshot, TableState]:
+    """Return the snapshot and the state for reading rows of a past time, with the columns of that time."""
     source_table, state = table_as_of(table, state, as_of_ms)
     historical_state = state_as_of(source_table, state, as_of_ms)
     if historical_state.version != state.version:
         state = historical_state
     cache_state(state)
-    pin = QuerySnapshot(
+    snapshot = QuerySnapshot(
         source_table.name,
         source_table.uuid,
         None,
@@ -162,7 +163,7 @@ def _pin_at(table: TableHandle, state: TableState, as_of_ms: int) -> tuple[Query
         schema_id=historical_state.schema_id,
         is_former=source_table is not table,
     )
-    return pin, with_schema(state, historical_state.schema_id)
+    return snapshot, with_schema(state, historical_state.schema_id)
 
 
 def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: int | None) -> int | None:
@@ -177,28 +178,30 @@ def _resolve_lake_snapshot(table: TableHandle, version: str | None, as_of_ms: in
     return lake.snapshot(int(text)).id if text.isdecimal() else lake.snapshot_by_name(text).id
 
 
-def open_at_snapshot(connection: Connection, pin: QuerySnapshot) -> tuple[TableHandle, TableState]:
-    """Open the table and its state at the pinned commit.
+def open_at_snapshot(connection: Connection, snapshot: QuerySnapshot) -> tuple[TableHandle, TableState]:
+    """Open the table, and its state at the snapshot's commit.
 
-    Raises `SnapshotExpiredError` if that state is no longer retained, and `DifferentHistoryError` if the table was
-    restored from a backup since.
+    Raises `SnapshotExpiredError` if that state is no longer retained, `DifferentHistoryError` if the table was restored
+    from a backup since, and `TableNotFoundError` if it was dropped.
     """
-    table = connection.table_by_uuid(pin.table, pin.uuid)
-    if pin.attempt is not None:
-        table.log.require_history([HistoryPoint(pin.commit, pin.attempt)], f"a query of {pin.name} began")
-    state = _STATE_CACHE.get(pin)
+    table = connection.table_by_uuid(snapshot.table, snapshot.uuid)
+    if snapshot.attempt is not None:
+        table.log.require_history(
+            [HistoryPoint(snapshot.commit, snapshot.attempt)], f"a query of {snapshot.name} began"
+        )
+    state = _STATE_CACHE.get(snapshot)
     if state is None:
-        state = state_at(table.log, table.storage, pin.commit)
+        state = state_at(table.log, table.storage, snapshot.commit)
         cache_state(state)
-    if table.log.state.dropped and not pin.is_former:
-        raise TableNotFoundError(f"table {pin.table} ({pin.uuid}) was dropped; open it again by its name")
-    if pin.suffix is None and pin.schema_id is not None:
-        state = with_schema(state, pin.schema_id)
+    if table.log.state.dropped and not snapshot.is_former:
+        raise TableNotFoundError(f"table {snapshot.table} ({snapshot.uuid}) was dropped; run the query again")
+    if snapshot.suffix is None and snapshot.schema_id is not None:
+        state = with_schema(state, snapshot.schema_id)
     return table, state
 
 
 class _StateCache:
-    """LRU cache of the states that this process planned with. States are immutable."""
+    """LRU cache of table states for planning. Thread-safe; states are immutable."""
 
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[str, int, str], TableState] = OrderedDict()
@@ -206,20 +209,20 @@ class _StateCache:
 
     def put(self, state: TableState) -> None:
         if state.attempt is None:
-            return  # without an attempt, another history's commit could match
+            return  # without an attempt, a commit of another history could match
         with self._lock:
             self._states[state.table_uuid, state.version, state.attempt] = state
             while len(self._states) > _STATES_MAX:
                 self._states.popitem(last=False)
 
-    def get(self, pin: QuerySnapshot) -> TableState | None:
+    def get(self, snapshot: QuerySnapshot) -> TableState | None:
         with self._lock:
-            return self._states.get((pin.uuid, pin.commit, pin.attempt or ""))
+            return self._states.get((snapshot.uuid, snapshot.commit, snapshot.attempt or ""))
 
 
 _STATE_CACHE = _StateCache()
 
 
 def cache_state(state: TableState) -> None:
-    """Cache a state that scans of a query snapshot will need."""
+    """Cache a state for the scans of a query snapshot."""
     _STATE_CACHE.put(state)

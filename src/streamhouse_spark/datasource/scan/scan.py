@@ -1,8 +1,8 @@
 """Load names and plan scans for Spark's catalog.
 
-Spark calls `load` once per name of a query, `load_source` for ``format("streamhouse")``, and `plan` once per scan. They
-run in a planner process. Spark's own Parquet reader reads the ``native`` groups of a plan, and `arrow_reader` reads all
-other groups.
+Spark calls `load` once per name of a query, `load_source` for ``format("streamhouse")``, and `plan` once per scan.
+These calls run in a planner process. Spark's own Parquet reader reads the ``native`` groups of a plan, and
+`arrow_reader` reads all other groups.
 """
 
 from __future__ import annotations
@@ -68,19 +68,18 @@ from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
 METADATA_COLUMNS = (*(field.with_nullable(True) for field in METADATA_FIELDS), ROW_ID)
-"""The hidden columns of a table. All but the last are nullable: rows that another engine rewrote in the lake have lost
-their log position.
+"""The hidden columns of a table. The log position is nullable, because rows that another engine rewrote in the lake
+have none.
 """
-_ROWS = (None, LAKE, CHANGELOG)
-"""Suffixes whose rows are in files. All other views are computed in Python anyway."""
+_FILE_SUFFIXES = (None, LAKE, CHANGELOG)
+"""Suffixes of names whose rows are in files. Python computes the rows of all other system tables."""
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
 def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Import the modules of a part of reads: ``reads`` for every query, ``lakes`` for Iceberg's library.
+    """Warm up a planner process by importing modules: ``reads`` for every query, ``lakes`` for Iceberg's library.
 
-    The parts are separate so that a query that is already waiting loads its table in between. Nothing of the warehouse
-    is read.
+    These are separate calls, so that a waiting query can load its table between them. Does not access the warehouse.
     """
     from streamhouse_spark.lake.iceberg import table  # noqa: F401 - loaded for the calls that follow
 
@@ -91,10 +90,10 @@ def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]
 
 
 def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Resolve a name to its current table or view. Raises `TableNotFoundError`, `InvalidNameError`, and as
-    `take_query_snapshot` does.
+    """Resolve a name to its current table or system table. Raises `TableNotFoundError`, `InvalidNameError`, and the
+    errors of `take_query_snapshot`.
 
-    Spark calls this before each CREATE TABLE and reports a missing table itself, so no similar name is suggested.
+    Spark calls this before each CREATE TABLE and reports a missing table itself, so the error suggests no similar name.
     """
     name = parse_table_name(f"{args['database']}.{args['table']}")
     newest, lake_snapshot = connection.find_table_with(
@@ -102,10 +101,10 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     )
     if newest is None:
         raise TableNotFoundError(
-            f"table {name.path} does not exist in {connection.warehouse().url}; SHOW TABLES lists them"
+            f"table {name.path} does not exist in {connection.warehouse().url}; list its tables with SHOW TABLES"
         )
     branch = find_branch(newest.state, str(args.get("version") or "").strip().lower()) if name.suffix is None else None
-    if branch is not None:  # ``VERSION AS OF`` names it
+    if branch is not None:  # VERSION AS OF names a branch
         return load(connection, {"database": args["database"], "table": newest.path.of_branch(branch.name).table})
     if lake_snapshot is not None and lake_snapshot.location != newest.state.lake_location:
         lake_snapshot = None
@@ -120,41 +119,41 @@ def load(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def load_source(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Load the name in the options as `load` does, if the catalog returns the same rows and columns.
+    """Resolve the name in the options of ``format("streamhouse")``, in the form of `load`.
 
-    Raises `InvalidOptionError` if it does not (system tables, ``includeMetadata``, ``readChangeFeed``), and as reads
-    do.
+    Raises `InvalidOptionError` if the catalog would return other rows or columns: for system tables,
+    ``includeMetadata`` and ``readChangeFeed``. Raises the errors of reads.
     """
     source_options = args["options"]
     name = parse_table_name(table_option(source_options, "read"))
-    if name.suffix not in _ROWS:
-        raise InvalidOptionError(f"${name.suffix} is only read in Python")
+    if name.suffix not in _FILE_SUFFIXES:
+        raise InvalidOptionError(f"only Python can read ${name.suffix}")
     table = connection.table(str(name.path))
     options = parse_read_options(source_options)
     resolve_batch_target(table, name.suffix, options)
     lake = lake_validators(table, is_read=name.suffix == LAKE)
     if name.suffix is None and options.as_of_timestamp_ms is not None:
-        pin = take_query_snapshot_at(table, options.as_of_timestamp_ms)
+        snapshot = take_query_snapshot_at(table, options.as_of_timestamp_ms)
     else:
-        pin = take_query_snapshot(table, name.suffix)
-    parse_scan_options(pin, source_options)
-    return describe_scan(connection, pin, lake)
+        snapshot = take_query_snapshot(table, name.suffix)
+    parse_scan_options(snapshot, source_options)
+    return describe_scan(connection, snapshot, lake)
 
 
-def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
-    """Describe the table at the snapshot for Java. ``lake`` holds the lake's validators, taken before the snapshot."""
-    table, state = open_at_snapshot(connection, pin)
-    kind = _KINDS.get(pin.suffix, "view")
+def describe_scan(connection: Connection, snapshot: QuerySnapshot, lake: LakeValidators | None) -> Mapping[str, Any]:
+    """Describe the table at the snapshot for Java. ``lake`` are the lake's validators from before the snapshot."""
+    table, state = open_at_snapshot(connection, snapshot)
+    kind = _KINDS.get(snapshot.suffix, "view")
     num_rows, size_bytes = _estimate_size(state)
     key = _spark_bucket_key(state) if kind in ("table", "lake") else ()
     shown = kind in ("table", "lake")
     return {
         "kind": kind,
-        "name": pin.name,
-        "uuid": pin.uuid,
-        "version": pin.version,
+        "name": snapshot.name,
+        "uuid": snapshot.uuid,
+        "version": snapshot.version,
         "schema": read_schema(
-            _visible_columns(table, state, pin), state.schema, sizes=kind != "view", defaults=kind == "table"
+            _visible_columns(table, state, snapshot), state.schema, sizes=kind != "view", defaults=kind == "table"
         ).json(),
         "partitioning": format_partitioning(state) if shown else [],
         "properties": describe_properties(table),
@@ -165,8 +164,8 @@ def describe_scan(connection: Connection, pin: QuerySnapshot, lake: LakeValidato
         "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
         "rows": num_rows,
         "bytes": size_bytes,
-        "pin": pin.to_text(),
-        "grounds": snapshot_validators(table, pin, lake),
+        "pin": snapshot.to_text(),
+        "grounds": snapshot_validators(table, snapshot, lake),
     }
 
 
@@ -176,19 +175,19 @@ def _spark_bucket_key(state: TableState) -> tuple[str, ...]:
     return properties.bucket_key if properties.datalake_format == "iceberg" else ()
 
 
-def _visible_columns(table: TableHandle, state: TableState, pin: QuerySnapshot) -> pa.Schema:
+def _visible_columns(table: TableHandle, state: TableState, snapshot: QuerySnapshot) -> pa.Schema:
     """Return the columns that ``SELECT *`` returns."""
-    if pin.suffix is None or pin.suffix == LAKE:
+    if snapshot.suffix is None or snapshot.suffix == LAKE:
         return state.schema.arrow
-    if pin.suffix == CHANGELOG:
+    if snapshot.suffix == CHANGELOG:
         return with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-    if pin.suffix == CHANGES:
+    if snapshot.suffix == CHANGES:
         return with_fields(list(state.schema.arrow), pa.schema(CHANGES_FIELDS))
-    return canonical_schema(open_view(table, pin.suffix).schema)
+    return canonical_schema(open_view(table, snapshot.suffix).schema)
 
 
 def _supports_updates(state: TableState) -> bool:
-    """Return whether a stream in update mode can be written: only if a new row replaces the previous row of its key."""
+    """Return whether the table supports streams in update mode: a new row must replace the previous row of its key."""
     if not state.primary_key:
         return False
     properties = parse_keyed_properties(state.properties, state.schema, state.partition_by)
@@ -201,10 +200,10 @@ def _metadata_columns() -> list[dict[str, Any]]:
 
 
 def _estimate_size(state: TableState) -> tuple[int, int]:
-    """Estimate rows and bytes of the table without reading the lake: lake rows count like log rows."""
-    pin = take_latest_snapshot(state)
-    rows_by_bucket = {bucket: len(offsets) for bucket, offsets in pin.hot.items()}
-    for bucket, offset in (pin.lake.offsets if pin.lake else {}).items():
+    """Estimate rows and bytes of the table without reading the lake. A lake row is assumed as large as a log row."""
+    snapshot = take_latest_snapshot(state)
+    rows_by_bucket = {bucket: len(offsets) for bucket, offsets in snapshot.hot.items()}
+    for bucket, offset in (snapshot.lake.offsets if snapshot.lake else {}).items():
         rows_by_bucket[bucket] = rows_by_bucket.get(bucket, 0) + offset - state.first_offset(bucket)
     num_rows = sum(rows_by_bucket.values())
     size_bytes = sum(rows * estimate_row_bytes(state, bucket) for bucket, rows in rows_by_bucket.items())
@@ -214,8 +213,9 @@ def _estimate_size(state: TableState) -> tuple[int, int]:
 def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Plan one scan.
 
-    Raises as reads do, `InvalidOptionError` for options that the name does not support, and `CommitConflictError` if an
-    UPDATE, DELETE or MERGE also reads its target elsewhere and the table changed since it was loaded.
+    Raises the errors of reads, and `InvalidOptionError` for options that the name does not support. Raises
+    `CommitConflictError` if an UPDATE, DELETE or MERGE also reads its target in a subquery or source, and the table
+    changed since it was loaded.
     """
     request = _parse_request(connection, args)
     with observe_lake_once(request) as lake:
@@ -228,7 +228,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     splits = plan_splits(
         sources,
         request.scan.schema(request.state).names,
-        reached=None if metadata else file_systems,
+        file_systems=None if metadata else file_systems,
         drops_rows=bool(args.get("drops_rows")),
         parallelism=cores,
     )
@@ -239,7 +239,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         parallelism=cores,
     )
     hot = PythonPlan(
-        request.pin.name,
+        request.snapshot.name,
         tuple(request.schema.names),
         json.loads(read_schema(request.schema, request.state.schema).json()),
         metadata,
@@ -261,40 +261,42 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _parse_request(connection: Connection, args: Mapping[str, Any]) -> SparkScanRequest:
-    pin = QuerySnapshot.from_text(args["pin"])
-    options = parse_scan_options(pin, args.get("options") or {})
-    table, state = open_at_snapshot(connection, pin)
-    if pin.is_rewritten and not args.get("reads_once"):
-        # When a statement runs, Spark reloads all tables but the target, so they may be newer than the target. Without
-        # a commit since, both are the same state.
+    snapshot = QuerySnapshot.from_text(args["pin"])
+    options = parse_scan_options(snapshot, args.get("options") or {})
+    table, state = open_at_snapshot(connection, snapshot)
+    if snapshot.is_rewritten and not args.get("reads_once"):
+        # When a statement runs, Spark reloads all tables except the target, so they may be newer than the target. If
+        # nothing was committed since, the states are equal.
         ReadVersion.of(state).require(table.refresh())
-    hidden = METADATA_COLUMNS if pin.suffix is None and not state.primary_key else ()
-    available = with_fields(hidden, _visible_columns(table, state, pin))
+    hidden = METADATA_COLUMNS if snapshot.suffix is None and not state.primary_key else ()
+    available = with_fields(hidden, _visible_columns(table, state, snapshot))
     schema = pa.schema([available.field(str(name)) for name in args["columns"]])
-    # for no column, the cheapest one to count rows by
+    # without columns, read the cheapest column to count rows
     read = tuple(name for name in schema.names if state.schema.find(name) is not None) or (
         narrowest_column(state.schema),
     )
     filters = tuple(args.get("filters") or ())
-    # CHANGES shows other change types and times than segment statistics hold
-    prunable = {c.name: c.type for c in state.schema.columns} if pin.suffix == CHANGES else column_types(state.schema)
+    # CHANGES shows change types and times that differ from those in segment statistics
+    prunable = (
+        {c.name: c.type for c in state.schema.columns} if snapshot.suffix == CHANGES else column_types(state.schema)
+    )
     scan = ScanRequest(read, Pruning(parse_filters(filters, prunable)), names_rows=ROW_ID.name in schema.names)
-    return SparkScanRequest(table, state, pin, options, scan, schema, filters)
+    return SparkScanRequest(table, state, snapshot, options, scan, schema, filters)
 
 
 def _metadata_names(request: SparkScanRequest) -> tuple[str, ...]:
-    """Return the requested columns that are metadata columns, in read order."""
-    if request.pin.suffix == CHANGES:
+    """Return the requested metadata columns, in the order in which they are read."""
+    if request.snapshot.suffix == CHANGES:
         return tuple(field.name for field in CHANGES_FIELDS if field.name in request.schema.names)
-    if request.pin.suffix not in (None, CHANGELOG):
+    if request.snapshot.suffix not in (None, CHANGELOG):
         return ()
     return tuple(name for name in METADATA_TYPES if name in request.schema.names and name != COMMIT_VERSION.name)
 
 
 def _num_groupable_buckets(request: SparkScanRequest, splits: SplitPlan, *, stays_keyed: bool) -> int | None:
-    """Return the number of buckets if Spark can use groups of one bucket each: it must read the bucket key."""
+    """Return the number of buckets if Spark can use groups of one bucket, for which it must read the bucket key."""
     key, num_buckets = _spark_bucket_key(request.state), request.state.num_buckets
-    has_key = len(key) == 1 and key[0] in request.schema.names and request.pin.suffix in (None, LAKE)
+    has_key = len(key) == 1 and key[0] in request.schema.names and request.snapshot.suffix in (None, LAKE)
     if not has_key or num_buckets == 1:
         return None
     if request.filters and not stays_keyed and len({split.bucket for split in splits.all}) <= 1:

@@ -1,4 +1,4 @@
-"""Sources of one scan: the log ranges and lake files that remain after snapshot selection and pruning."""
+"""Sources of a scan: the log ranges and lake files that remain after snapshot selection and pruning."""
 
 from __future__ import annotations
 
@@ -39,37 +39,37 @@ _NO_COLUMNS: Final = pa.schema([])
 
 @dataclass(frozen=True, slots=True)
 class SparkScanRequest:
-    """A scan of a name as Spark requests it."""
+    """A scan that Spark requests."""
 
     table: TableHandle
     state: TableState
-    pin: QuerySnapshot
+    snapshot: QuerySnapshot
     options: ReadOptions
     scan: ScanRequest
-    """The table columns and the filter; at least one column."""
+    """The table columns to read, at least one, and the filter for pruning."""
     schema: pa.Schema = _NO_COLUMNS
-    """The columns in Spark's order, hidden ones included; empty if Spark only counts rows."""
+    """The requested columns in Spark's order, including hidden columns; empty if Spark only counts rows."""
     filters: tuple[dict[str, Any], ...] = ()
-    """Spark's filters as JSON, of which ``scan`` has those that prune."""
+    """All of Spark's filters as JSON. ``scan`` contains only those that can prune."""
 
 
 def plan_sources(request: SparkScanRequest) -> ScanSources:
     """Return the sources of a scan. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `InvalidOptionError`."""
-    pin, options = request.pin, request.options
-    if pin.suffix == LAKE or options.as_of_lake_snapshot is not None:
+    snapshot, options = request.snapshot, request.options
+    if snapshot.suffix == LAKE or options.as_of_lake_snapshot is not None:
         snapshot_id = _lake_snapshot_id(request)
         require_visible_snapshot(request.state, snapshot_id)
         lake = None if snapshot_id is None else scan_lake(request.table, request.state, snapshot_id, request.scan)
         require_initial_snapshot(request.state, lake.snapshot if lake is not None else None)
         return replace(_log_sources(request, ()), lake=lake)
-    if pin.suffix == CHANGES:
+    if snapshot.suffix == CHANGES:
         return _changes_sources(request)
-    if pin.suffix == CHANGELOG or reads_range(options):
+    if snapshot.suffix == CHANGELOG or reads_range(options):
         return _range_sources(request)
-    if pin.suffix == BINLOG:
+    if snapshot.suffix == BINLOG:
         return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
-    if pin.suffix is not None:
-        return _log_sources(request, (scan_tasks.ViewScanTask(pin.suffix),), are_exact=False)
+    if snapshot.suffix is not None:
+        return _log_sources(request, (scan_tasks.ViewScanTask(snapshot.suffix),), are_exact=False)
     return _union_sources(request)
 
 
@@ -81,39 +81,39 @@ def _log_sources(
 
 
 def _union_sources(request: SparkScanRequest) -> ScanSources:
-    as_of_ms = request.options.as_of_timestamp_ms if request.pin.as_of_ms is None else request.pin.as_of_ms
+    as_of_ms = request.options.as_of_timestamp_ms if request.snapshot.as_of_ms is None else request.snapshot.as_of_ms
     if as_of_ms is not None:
         _require_columns_of(request, as_of_ms)
         return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
-    pin = take_latest_snapshot(request.state)
+    latest = take_latest_snapshot(request.state)
     initial_schema = InitialSchema(
         request.scan.schema(request.state).names,
-        is_chosen=request.pin.is_chosen or pin.lake is None,
-        reader="a query of {name} whose lake snapshot was expired meanwhile",
+        is_chosen=request.snapshot.is_chosen or latest.lake is None,
+        reader="a query of {name} whose lake snapshot was expired concurrently",
         advice="run the query again",
     )
-    return read_with_fallback(request.table, pin, initial_schema, lambda snapshot: _snapshot_sources(request, snapshot))
+    return read_with_fallback(request.table, latest, initial_schema, lambda usable: _snapshot_sources(request, usable))
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
-    """Require that the name was loaded with the columns of that time. A read option arrives after the columns are
-    fixed.
+    """Require that the columns at that time are the loaded columns, because a read option cannot change the columns any
+    more. Raises `SchemaMismatchError`.
     """
     historical_state = state_as_of(request.table, request.state, as_of_ms)
     if not has_same_columns(historical_state.schema, request.state.schema):
         raise SchemaMismatchError(
-            f"{request.pin.name} as of {as_of_ms} ms has the columns {', '.join(historical_state.schema.names)}, and "
-            f"was loaded with those of today, {', '.join(request.state.schema.names)}; in place of the option "
-            "asOfTimestamp use TIMESTAMP AS OF, or the option with format('streamhouse')"
+            f"{request.snapshot.name} as of {as_of_ms} ms has the columns {', '.join(historical_state.schema.names)}, "
+            f"but was loaded with the current columns {', '.join(request.state.schema.names)}; use TIMESTAMP AS OF, or "
+            "asOfTimestamp with format('streamhouse')"
         )
 
 
-def _snapshot_sources(request: SparkScanRequest, pin: ReadSnapshot) -> ScanSources:
-    return _require_files_exist(request, plan_scan(request.table, pin, request.scan))
+def _snapshot_sources(request: SparkScanRequest, snapshot: ReadSnapshot) -> ScanSources:
+    return _require_files_exist(request, plan_scan(request.table, snapshot, request.scan))
 
 
 def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
-    """Return the sources after checking that no segment of their tasks was deleted since the pinned commit."""
+    """Return the sources after checking that no segment of their tasks was deleted since the snapshot's commit."""
     segments = [segment for split in _log_splits(sources) for segment in split.segments]
     require_kept(request.table.log, sources.state, segments)
     return sources
@@ -136,13 +136,15 @@ def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
         return options.as_of_lake_snapshot
     if options.as_of_timestamp_ms is not None:
         return request.table.open_lake().snapshot_as_of(options.as_of_timestamp_ms).id
-    return request.pin.lake_snapshot
+    return request.snapshot.lake_snapshot
 
 
 def _changes_sources(request: SparkScanRequest) -> ScanSources:
-    """Return the changes of the pinned range, with the primary key if changes are paired by it."""
-    pin, state, pruning = request.pin, request.state, request.scan.pruning
-    plan = plan_changes(request.table, state, pin.first, pin.last, pruning, is_net=pin.is_net, after_us=pin.after_us)
+    """Return the changes of the snapshot's commit range, with the primary key if changes are paired by it."""
+    snapshot, state, pruning = request.snapshot, request.state, request.scan.pruning
+    plan = plan_changes(
+        request.table, state, snapshot.first, snapshot.last, pruning, is_net=snapshot.is_net, after_us=snapshot.after_us
+    )
     key = state.primary_key if any(piece.key for piece in plan.tasks) else ()
     column_names = {*request.scan.schema(state).names, *key}
     schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
@@ -151,12 +153,12 @@ def _changes_sources(request: SparkScanRequest) -> ScanSources:
 
 def _range_sources(request: SparkScanRequest) -> ScanSources:
     state, options, pruning = request.state, request.options, request.scan.pruning
-    if request.pin.suffix == CHANGELOG and has_lost_rows(state):
+    if request.snapshot.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
             request, ScanSources(plan.state, request.scan.schema(state), tasks=plan.tasks, are_exact=False)
         )
-    if request.pin.suffix != CHANGELOG:
+    if request.snapshot.suffix != CHANGELOG:
         require_complete_offsets(state, options)
     pruned_buckets = pruning.buckets(state)
     ranges = {

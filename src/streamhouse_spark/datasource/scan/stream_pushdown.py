@@ -1,9 +1,9 @@
 """Column and filter pushdown for streams, and their lag.
 
-Spark pushes neither columns nor filters to a stream's scan. If the session has the jar, an optimizer rule passes both
-with each batch, in the start of the range that Python plans. Spark's stored offsets contain neither, so a checkpoint
-works with any query. Pushdown affects only what is read of a batch, never where it ends. Spark applies every filter
-again.
+Spark pushes neither columns nor filters to a stream's scan. If the session has the jar, an optimizer rule passes
+columns and filters with each batch, in the start offset that Python plans from. Spark does not store them in the
+checkpoint, so a checkpoint works with any query. Pushdown reduces what a batch reads, and never changes where the batch
+ends. Spark applies every filter again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseSt
 from streamhouse_spark.datasource.worker import release_memory
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.read.scan_planning import Pruning
-from streamhouse_spark.read.scan_tasks import ScanPlan
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
@@ -34,7 +33,7 @@ class StreamPart(InputPartition):
     """The part of a batch that one task reads, and its read settings, as JSON text."""
 
     def __init__(self, plan: PythonPlan) -> None:
-        """Take a plan with one group."""
+        """``plan`` must have exactly one group."""
         super().__init__(plan.to_text())
 
     def plan(self) -> PythonPlan:
@@ -47,8 +46,8 @@ class StreamPart(InputPartition):
 class PrunedStreamReader(StreamhouseStreamReader):
     """Plans batches with the query's columns and filters for `StreamPartReader`, and reports the stream's lag.
 
-    A column change ends the query once a batch reads that column: before the first batch, no column is known to be
-    read.
+    A changed column ends the query only if a batch has read that column. Before the first batch, the columns that the
+    query reads are unknown.
     """
 
     _has_pushdown = True
@@ -61,7 +60,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         return {**offset, LAG_OPTION: {"offsets": self._last_end["offsets"], "ms": lag_ms(state, read)}}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Without pushdown, plan it as `StreamhouseStreamReader` does."""
+        """Plan a batch with pushdown if its start contains columns and filters."""
         begin = dict(start)
         need = begin.pop(NEED_OPTION, None)
         if need is None:
@@ -72,26 +71,21 @@ class PrunedStreamReader(StreamhouseStreamReader):
         columns = tuple(by_folded_name[name.casefold()] for name in need["columns"])
         table_columns = tuple(name for name in columns if name in self._table_columns)
         read = self._table_columns if self._is_binlog else table_columns
-        self._required_columns = tuple(dict.fromkeys((*self._required_columns, *read)))  # of all scans of the query
+        self._required_columns = tuple(
+            dict.fromkeys((*self._required_columns, *read))
+        )  # a query may scan several times
         filters = () if self._is_binlog else tuple(need["filters"])
         pruning = Pruning(parse_filters(filters, comparable_types(self._initial_schema))) if filters else Pruning()
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
-        plans = [self._part_plan(part, columns, need["schema"], filters) for part in parts]
+        metadata = tuple(field.name for field in self._metadata if field.name in columns)
+        settings = (self._name, columns, need["schema"], metadata, self._options.fail_on_data_loss, filters)
+        plans = [PythonPlan(*settings, part.with_tasks(()), (part.tasks,)) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_skipped)
         return [StreamPart(plan) for plan in plans]
 
-    def _part_plan(
-        self, part: ScanPlan, columns: tuple[str, ...], schema: dict[str, Any], filters: tuple[dict[str, Any], ...]
-    ) -> PythonPlan:
-        metadata = tuple(field.name for field in self._metadata if field.name in columns)
-        common, group = part.with_tasks(()), part.tasks
-        return PythonPlan(
-            self._name, columns, schema, metadata, self._options.fail_on_data_loss, filters, common, (group,)
-        )
-
 
 class StreamPartReader(DataSourceReader):
-    """Reads parts of batches that `PrunedStreamReader` planned. It has no partitions itself."""
+    """Reads the parts of batches that `PrunedStreamReader` planned. It plans no partitions."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -107,10 +101,11 @@ class StreamPartReader(DataSourceReader):
 
 
 def lag_ms(state: TableState, read: Mapping[int, int]) -> int | None:
-    """Return the time from the commit of the first unread row to the latest commit with rows; 0 if all rows were read.
+    """Return the milliseconds from the commit of the first unread row to the latest commit with rows; 0 if all are
+    read.
 
-    ``read`` is bucket → first unread offset. Returns None if that row is no longer in the hot log, because its commit
-    time is unknown. Times come from the writers' clocks.
+    ``read`` is bucket → first unread offset. Returns None if the first unread row is no longer in the hot log, because
+    its commit time is unknown. The times are from the clocks of the writers.
     """
     waiting = [(log, read.get(bucket, 0)) for bucket, log in state.buckets.items() if log.end > read.get(bucket, 0)]
     if not waiting:

@@ -1,7 +1,7 @@
-"""Limits of one micro-batch: rows, bytes, and with ``schemaEvolutionMode=addNewColumns`` rows with new columns.
+"""Limits of a micro-batch: rows, bytes, and with ``schemaEvolutionMode=addNewColumns`` rows with new columns.
 
-Spark fixes a query's columns at its start. To lose no value of a new column, the query ends before the first rows that
-were written with it. After a restart it continues with these rows.
+Spark fixes the columns of a query at its start. To lose no value of a new column, the query ends before the first rows
+with that column. After a restart the query continues with these rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 BATCH_ROWS_MIN = 1000
 BATCH_BYTES_MIN = 1 << 20
-"""Minimum rows or bytes, whichever is less, that a byte limit admits: with single-row batches a stream would never
+"""A byte limit admits at least these rows or bytes, whichever is less. With single-row batches a stream would never
 catch up.
 """
 CONDITION: Final = "COLUMNS_ADDED"
@@ -33,12 +33,12 @@ def limit_ends(
     max_rows: int | None,
     max_bytes: int | None,
 ) -> dict[int, int]:
-    """Return bucket → end of a batch from ``starts`` towards ``ends`` with at most ``max_rows`` rows and ``max_bytes``
+    """Return bucket → end of a batch between ``starts`` and ``ends`` with at most ``max_rows`` rows and ``max_bytes``
     in memory.
 
-    Buckets get equal shares, and unused parts go to the other buckets. The byte limit is soft, because a single row may
-    exceed it: a batch admits `BATCH_ROWS_MIN` rows or `BATCH_BYTES_MIN` if available, and at least one row. Buckets
-    whose share is below one row take turns.
+    Buckets get equal shares, and buckets with more rows also get the unused parts. The byte limit is soft, because a
+    single row may exceed it: a batch admits `BATCH_ROWS_MIN` rows or `BATCH_BYTES_MIN` if available, and at least one
+    row. Buckets whose share is below one row take turns.
     """
     backlog = {bucket: OffsetRange(starts[bucket], max(starts[bucket], end)) for bucket, end in ends.items()}
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
@@ -50,7 +50,6 @@ def limit_ends(
 
 
 def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes: int) -> dict[int, int]:
-    """Return bucket → number of rows in the next batch."""
     rows = {bucket: len(offsets) for bucket, offsets in backlog.items()}
     sizes = {bucket: _estimate_bytes(state, bucket, offsets) for bucket, offsets in backlog.items()}
     total_bytes = sum(sizes.values())
@@ -66,13 +65,13 @@ def _admit_rows(state: TableState, backlog: Mapping[int, OffsetRange], max_bytes
         )
         per_row_bytes = max(1, sum(sizes[b] for b in waiting) // sum(waiting.values()))
         turns = max(1, (max_bytes - admitted_bytes) // per_row_bytes)
-        # Rotate by the waiting buckets' own rows: progress of other buckets must not pick the same bucket again.
+        # Rotate by the rows of the waiting buckets: progress of other buckets must not select the same bucket again.
         fitting |= fair_shares(waiting, turns, rotation=sum(backlog[b].start for b in waiting))
     return fitting
 
 
 def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_bytes: int | None) -> int:
-    """Return how many leading files fit both limits; at least one if there is any."""
+    """Return how many of the first files fit into the limits; at least one if there are files."""
     num_rows = num_bytes = 0
     for number, file in enumerate(files):
         num_rows += file.num_rows
@@ -84,24 +83,23 @@ def count_files_within(files: Sequence[LogSplit], *, max_rows: int | None, max_b
 
 
 def fair_shares(demands: Mapping[int, int], limit: int, *, rotation: int) -> dict[int, int]:
-    """Split ``limit`` max-min fairly: no bucket gets more than its demand, and none can get more unless another gets
-    less.
+    """Split ``limit`` max-min fairly between buckets. No bucket gets more than its demand.
 
-    The remainder goes one by one to buckets in order, starting at ``rotation``, so that buckets with a share below one
-    take turns.
+    The remainder is distributed one by one, starting with the bucket at ``rotation``, so that buckets with a share
+    below one take turns.
     """
     shares = dict.fromkeys(demands, 0)
     left = min(limit, sum(demands.values()))
-    hungry = sorted(b for b, amount in demands.items() if amount)
-    while hungry and left >= len(hungry):
-        each = left // len(hungry)
-        for bucket in hungry:
-            granted = min(each, demands[bucket] - shares[bucket])
+    unsatisfied = sorted(b for b, amount in demands.items() if amount)
+    while unsatisfied and left >= len(unsatisfied):
+        share = left // len(unsatisfied)
+        for bucket in unsatisfied:
+            granted = min(share, demands[bucket] - shares[bucket])
             shares[bucket] += granted
             left -= granted
-        hungry = [b for b in hungry if shares[b] < demands[b]]
-    for i in range(min(left, len(hungry))):
-        shares[hungry[(rotation + i) % len(hungry)]] += 1
+        unsatisfied = [b for b in unsatisfied if shares[b] < demands[b]]
+    for i in range(min(left, len(unsatisfied))):
+        shares[unsatisfied[(rotation + i) % len(unsatisfied)]] += 1
     return shares
 
 
@@ -130,10 +128,12 @@ def _count_rows_within(state: TableState, bucket: int, offsets: OffsetRange, sha
 
 
 def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds: Mapping[int, int]) -> dict[int, int]:
-    """Return bucket → its first row that may have a value in an added column. Buckets without such a row are absent.
+    """Return bucket → offset of the first row that may have a value in an added column. Buckets without such a row are
+    absent.
 
-    ``added`` holds column ids. ``lower_bounds`` is bucket → an offset below which no row has these columns. The columns
-    of a row are known in the hot log only: if the log was trimmed past the lower bound, the lower bound is returned.
+    ``added`` contains column ids. ``lower_bounds`` is bucket → an offset before which no row has these columns. The
+    columns of a row are known only in the hot log. If the log was trimmed past the lower bound, the lower bound is
+    returned.
     """
     having = {number for number, schema in state.schemas.items() if any(c.id in added for c in schema.columns)}
     if not having:
@@ -150,11 +150,11 @@ def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds:
 
 
 class AddedColumns:
-    """Watches a table for a running query that reads ``columns`` of the schema at its start.
+    """Detects columns that are added to a table while a query reads ``columns`` of the schema at its start.
 
-    The first row with a new column fixes the query's end: before that row in its bucket, and at the current end in all
-    other buckets. Later rows are left to the restarted query whatever their columns, so the end is reached however fast
-    writers append.
+    The first row with a new column fixes the query's end: in its bucket before that row, in all other buckets at the
+    current end. The restarted query reads all later rows, so the query reaches its end even if writers append
+    continuously.
     """
 
     def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:
@@ -165,15 +165,15 @@ class AddedColumns:
         self._seen_ends: Mapping[int, int] = initial_state.ends
         self._end: dict[int, int] | None = None
         self._new_names: tuple[str, ...] = ()
-        """Names of the columns that the query lacks, as of the last update before the end was fixed."""
+        """Names of the columns that the query does not read, as of the last update before the end was fixed."""
 
     def update(self, state: TableState) -> None:
-        """Take a newer state of the table. Raises `SchemaMismatchError` for a query that never read all columns."""
+        """Look for new columns in a newer state. Raises `SchemaMismatchError` if the query never read all columns."""
         if self._missing:
             raise SchemaMismatchError(
-                f"{state.name}: schemaEvolutionMode=addNewColumns reads all columns, and this query does not have "
-                f"{', '.join(self._missing)}: leave .schema(…) out; or they were added since its DataFrame was made, "
-                "then make the DataFrame again and start it from its checkpoint",
+                f"{state.name}: schemaEvolutionMode=addNewColumns requires all columns, but this query does not read "
+                f"{', '.join(self._missing)}; omit .schema(…), or if these columns were added after the DataFrame was "
+                "created, create the DataFrame again and start it from its checkpoint",
                 condition=CONDITION,
             )
         if self._end is not None:
@@ -192,16 +192,16 @@ class AddedColumns:
 
     @property
     def has_new_columns(self) -> bool:
-        """Whether the table has columns that the query lacks, as of the last update."""
+        """Whether the table had columns that the query does not read, at the last update."""
         return bool(self._new_names)
 
     def limit_ends(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """Return bucket → the end up to which the query may read, at most the last update."""
+        """Return bucket → the end up to which the query may read, at most the end at the last update."""
         limits = self._seen_ends if self._end is None else self._end
         return {bucket: min(end, limits.get(bucket, 0)) for bucket, end in ends.items()}
 
     def error(self, table_name: str) -> SchemaMismatchError:
-        """Return the error for a query that has processed all rows it may read."""
+        """Return the error for a query that has processed all rows that it may read."""
         where = f"offsets {self._end}" if self._end is not None else "its beginning"
         return SchemaMismatchError(
             f"{table_name}: columns {', '.join(self._new_names)} were added, and this stream, which started without "

@@ -1,15 +1,14 @@
-"""Initial rows of a changelog stream whose log no longer reaches back to the table's first change.
+"""Initial rows of a changelog stream whose log was trimmed after the table's first change.
 
-The log of a primary-key table is trimmed at most up to its key snapshots, so every trimmed bucket has one. A stream
-from the beginning emits the rows of the snapshots as inserts, followed by every change from exactly the snapshots'
-offsets. These offsets identify the snapshots: a bucket never has two key snapshots at one offset. A snapshot that was
-replaced is found in the state at the commit where the stream started, until cleaning deletes its files or the records
-that name them, at least a day later.
+The log of a primary-key table is trimmed at most up to its KV snapshots, so every trimmed bucket has a KV snapshot. A
+stream from the beginning emits the rows of the snapshots as inserts, followed by every change from exactly the
+snapshots' offsets. These offsets identify the snapshots, because a bucket never has two KV snapshots at one offset. A
+snapshot that was replaced is found in the state at the commit where the stream started. Garbage collection deletes its
+files and the records that name them at least a day later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from streamhouse_spark.config.spark_options import FULL, StreamReadOptions
@@ -21,13 +20,12 @@ from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.history import require_kept, state_with_snapshots
 from streamhouse_spark.log.segments.scan import LogSplit, plan_snapshot
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.scan_tasks import StartScanTask
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table_handle import TableHandle
 
 
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
-    """Return the start position of a new stream. With ``storage``, times in the archive are resolved too."""
+    """Return the start position of a new stream. With ``storage``, times are also looked up in the change archive."""
     if not begins_with_rows(state, options):
         offsets = resolve_starting_offsets(state, options, storage)
         return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
@@ -39,8 +37,8 @@ def initial_offset(state: TableState, options: StreamReadOptions, storage: Stora
 
 
 def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
-    """Return whether a new stream starts with initial rows: it needs every change, and some are in neither log nor
-    archive.
+    """Return whether a new stream starts with initial rows. It does if it needs every change, and some changes are in
+    neither log nor archive.
     """
     if not state.primary_key or options.starting_offsets != FULL or options.starting_timestamp_ms is not None:
         return False
@@ -50,7 +48,7 @@ def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
 def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOffset) -> list[LogSplit]:
     """Return the files of ``begin.rows`` in order. The table must not have been truncated since.
 
-    Raises `SnapshotExpiredError` if some were deleted, `CorruptDataError` if they do not match the checkpoint.
+    Raises `SnapshotExpiredError` if files were deleted, and `CorruptDataError` if they do not match the checkpoint.
     """
     assert begin.rows is not None
     state = newest
@@ -65,9 +63,9 @@ def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOf
     files = [replace(split, offsets=s.offsets, segments=(s,)) for split in splits for s in split.segments]
     if snapshots is None or len(files) != begin.rows.num_files:
         raise CorruptDataError(
-            f"the checkpoint of a stream from {table.name} begins with {begin.rows.num_files} files of rows before "
-            f"offsets {dict(begin.offsets)}, commit {begin.rows.commit} has {len(files)}; restore the checkpoint, or "
-            "start with a new one"
+            f"the checkpoint of a stream from {table.name} starts with {begin.rows.num_files} files of rows before "
+            f"offsets {dict(begin.offsets)}, but commit {begin.rows.commit} has {len(files)} files; restore the "
+            "checkpoint, or start with a new checkpoint"
         )
     try:
         require_kept(table.log, state, [segment for file in files for segment in file.segments])
@@ -77,12 +75,12 @@ def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOf
 
 
 def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | None:
-    """Return the key snapshots at these offsets, ordered by bucket, or None if the state has others."""
+    """Return the KV snapshots at these offsets, ordered by bucket. Returns None if the state has other snapshots."""
     snapshots = []
     for bucket, offset in sorted(begin.offsets.items()):
         snapshot = state.snapshots.get(bucket)
         if offset == state.first_offset(bucket):
-            continue  # no snapshot then: a snapshot has at least one change
+            continue  # a KV snapshot contains at least one change, so there is none at the first offset
         if snapshot is None or snapshot.offset != offset:
             return None
         snapshots.append(snapshot)
@@ -91,11 +89,6 @@ def _snapshots_at(state: TableState, begin: StreamOffset) -> list[KvSnapshot] | 
 
 def _expired_error(table_name: str, error: SnapshotExpiredError) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{table_name}: the initial rows of this stream were deleted before it had read them all; start it with a new "
-        f"checkpointLocation, or continue without them with failOnDataLoss=false ({error})"
+        f"{table_name}: initial rows of this stream were deleted before the stream read them; start it with a new "
+        f"checkpointLocation, or continue without these rows with failOnDataLoss=false ({error})"
     )
-
-
-def bootstrap_tasks(files: Sequence[LogSplit], begin: StreamOffset) -> list[StartScanTask]:
-    """Return scan tasks for files of initial rows."""
-    return [StartScanTask(file, begin.offsets[file.bucket]) for file in files]

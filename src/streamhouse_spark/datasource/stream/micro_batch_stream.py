@@ -1,11 +1,12 @@
-"""Streaming reads: the log by offsets, and the lake by the same offsets below the hot log's start.
+"""Streaming reads of the log by offsets. Rows before the start of the hot log are read from the lake by offsets too.
 
-The lake of a primary-key table has no changes. There, rows of key snapshots precede the log's start, see `bootstrap`.
+The lake of a primary-key table has no changes. Its streams start with the rows of KV snapshots instead, see
+`bootstrap`.
 
-Spark polls a source as soon as it has the last answer, hundreds of times a second, and on an object store each answer
-costs a request. A cached answer would be wrong, because `processAllAvailable` relies on it. The answer therefore waits
-until a poll is due. A query with other sources polls again only after it processed their rows, and is answered at
-once.
+Spark polls a source again as soon as the last poll returns, hundreds of times per second. On an object store each poll
+costs a request. Returning a cached state would be wrong, because `processAllAvailable` relies on the current state. So
+a call waits until the next poll is due. A query with several sources polls only after it processed their rows, and does
+not wait.
 """
 
 from __future__ import annotations
@@ -27,12 +28,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.read.read_target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
 from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, count_files_within, limit_ends
-from streamhouse_spark.datasource.stream.bootstrap import (
-    begins_with_rows,
-    bootstrap_tasks,
-    find_bootstrap_files,
-    initial_offset,
-)
+from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import (
     StreamHistory,
     StreamOffset,
@@ -68,9 +64,9 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 CONSUMER_MOVE_MS = 30_000
-"""Minimum time between two commit records of a named consumer's position."""
+"""Minimum time between two records of a named consumer's position."""
 SPIN_MS: Final = 50
-"""Time within which Spark polls again if the query has nothing else to do."""
+"""Time within which Spark polls again if the query has no rows to process."""
 RESOLVE_MS: Final = 10_000
 """Time after which the table's name is resolved again even without changes."""
 
@@ -78,17 +74,20 @@ RESOLVE_MS: Final = 10_000
 class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versions.SupportsTriggerAvailableNow):
     """Reads a table's log between offsets. A repeated batch reads exactly the same rows.
 
-    Spark keeps one instance on the driver for the whole query, and pickles another into each task, which only calls
-    `read`. The query fails with `TableNotFoundError` if the table was dropped and recreated. It fails with
-    `OffsetsTrimmedError` if the table was truncated or overwritten, because results of the old rows are stale; with
-    ``failOnDataLoss=false`` it continues after the truncation. It fails with `DifferentHistoryError` if the table was
-    restored from a backup, unless ``onDifferentHistory=continue``, see `checkpoint_validation`. With
-    ``schemaEvolutionMode=addNewColumns`` it fails with `SchemaMismatchError` (``COLUMNS_ADDED``) after all rows written
-    without the new columns are processed.
+    Spark keeps one instance on the driver for the whole query, and pickles another instance into each task, which only
+    calls `read`. A query ends with these errors:
+
+    * `TableNotFoundError` if the table was dropped or recreated.
+    * `OffsetsTrimmedError` if the table was truncated or overwritten, because results of the old rows are stale. With
+      ``failOnDataLoss=false`` the query continues after the truncation.
+    * `DifferentHistoryError` if the table was restored from a backup, unless ``onDifferentHistory=continue``, see
+      `stream_offset`.
+    * `SchemaMismatchError` (``COLUMNS_ADDED``) with ``schemaEvolutionMode=addNewColumns``, after all rows that were
+      written without the new columns are processed.
     """
 
     _has_pushdown: ClassVar[bool] = False
-    """Whether each batch carries the columns that its query reads."""
+    """Whether the start of each batch contains the columns that the query reads."""
 
     def __init__(
         self,
@@ -98,7 +97,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         schema: StructType,
         initial_state: TableState,
     ) -> None:
-        """Take a target, and the table state that it was made from."""
+        """``initial_state`` is the table state from which ``target`` was resolved."""
         spark_versions.refuse_limits_without_admission_control(
             maxOffsetsPerTrigger=options.max_offsets_per_trigger, maxBytesPerTrigger=options.max_bytes_per_trigger
         )
@@ -122,7 +121,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._added_columns = AddedColumns(initial_state, self._table_columns) if options.adds_new_columns else None
         self._last_ends: Mapping[int, int] | None = None
         self._required_columns: tuple[str, ...] = () if self._has_pushdown else self._table_columns
-        """Columns whose change ends the query: the ones it is known to read."""
+        """Columns that the query is known to read. Their change ends the query."""
         self._last_checked: tuple[TableSchema, tuple[str, ...]] = (initial_state.schema, self._required_columns)
         self._initial: StreamOffset | None = None
         self._ceiling: Mapping[int, int] | None = None
@@ -141,7 +140,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     # -- positions ------------------------------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the start position of a new query. Spark calls this twice and gets the same answer."""
+        """Return the start position of a new query. Spark calls this twice, and the position must be equal."""
         if self._initial is None:
             table, state = self._open_table()
             self._initial = self._initial_position(table, state)
@@ -149,12 +148,11 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch. PySpark before 4.2 passes neither ``start`` nor ``limit`` and reads
-        everything.
+        """Return the end of the next batch. PySpark before 4.2 passes neither ``start`` nor ``limit``, and reads all
+        rows.
 
-        With a limit, the initial rows come in batches of their own, file by file, before the changes. While Spark polls
-        in a loop, the call waits until a poll is due (see `read.log_poller`) and never returns a state from before the
-        call.
+        With a limit, separate batches read the initial rows, file by file, before the changes. While Spark polls in a
+        loop, the call waits until a poll is due (see `read.log_poller`). The returned end is never older than the call.
         """
         table, state = self._last_table = self._poll_table()
         newest = state.ends
@@ -162,7 +160,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
             newest = {bucket: min(end, self._ceiling.get(bucket, end)) for bucket, end in newest.items()}
         ends = newest if self._added_columns is None else self._added_columns.limit_ends(newest)
         if start is None:
-            if ends == self._last_ends:  # processed, as Spark calls again
+            if ends == self._last_ends:  # Spark calls again after it processed these rows
                 self._require_readable_columns(table, ends, newest)
             self._last_ends = ends
             self._last_end = self._first_end(table, state, ends)
@@ -171,7 +169,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return self._last_end
 
     def _first_end(self, table: TableHandle, state: TableState, ends: Mapping[int, int]) -> dict[str, Any]:
-        """Return the end of a batch whose start Spark does not tell."""
+        """Return the end of a batch if Spark does not pass its start."""
         begin = self._initial
         if begin is None and begins_with_rows(state, self._options):
             begin = self._initial_position(table, state)  # Spark requests the first end before the start
@@ -191,7 +189,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         newest: Mapping[int, int],
         limit: Any,
     ) -> dict[str, Any]:
-        """Return the end of the batch that starts at ``start``: that itself if there are no new rows."""
+        """Return the end of the batch that starts at ``start``. Returns ``start`` if there are no new rows."""
         begin, truncation = self._parse_offset(table, start), last_truncation(state)
         require_same_rows(table.name, begin.truncation, truncation, strict=self._is_strict)
         max_rows, max_bytes = spark_versions.limit_rows_and_bytes(
@@ -218,7 +216,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return StreamOffset(table.uuid, ends, initial, truncation, rows, state.anchors.rows, start_point).to_json()
 
     def _require_readable_columns(self, table: TableHandle, ends: Mapping[int, int], newest: Mapping[int, int]) -> None:
-        """Raise `SchemaMismatchError` if the rows after ``ends``, all of which are processed, have new columns."""
+        """Raise `SchemaMismatchError` if the query has processed all rows up to ``ends``, and later rows have new
+        columns.
+        """
         if self._added_columns is not None and self._added_columns.has_end and ends != newest:
             raise self._added_columns.error(table.name)
 
@@ -226,10 +226,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return spark_versions.read_limit(self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the log, regardless of limits, for the query's progress.
-
-        It is the end as of the preceding `latestOffset`.
-        """
+        """Return the end of the log at the last `latestOffset`, regardless of limits, for the query's progress."""
         _, state = self._last_table or self._open_table()
         return self._end_of_log(state)
 
@@ -238,12 +235,12 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         return StreamOffset(state.table_uuid, state.ends, truncation=truncation, history=history).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the current end as the end of the query. Later deletions do not start another batch."""
+        """Fix the current end of the log as the end of the query. Later deletions do not start another batch."""
         state = self._open_table()[1]
         self._ceiling, self._ceiling_commit = state.ends, state.version
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Record that Spark processed everything below ``end``, as the position of the named consumer."""
+        """Record ``end``, up to which Spark has processed all rows, as the position of the named consumer."""
         if self._options.consumer_id is not None:
             table, _ = self._open_table()
             self._move_consumer(table, self._parse_offset(table, end).offsets)
@@ -251,17 +248,16 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan a batch. Raises as `plan_parts` does."""
+        """Plan a batch. Raises the errors of `plan_parts`."""
         return [TablePartition(part) for part in self.plan_parts(start, end, self._table_columns, Pruning())]
 
     def plan_parts(
         self, start: dict[str, Any], end: Mapping[str, Any], columns: Sequence[str], pruning: Pruning
     ) -> list[ScanPlan]:
-        """Plan the parts of a batch with these table columns, skipping segments without matching rows.
+        """Plan the parts of a batch with these table columns, without segments that have no matching rows.
 
-        Segments of ``$binlog`` are never skipped, because each of its rows combines two log rows.
-
-        Raises `OffsetsTrimmedError` if rows are in neither log nor lake or were truncated, `SnapshotExpiredError` if
+        Segments of ``$binlog`` are never skipped, because each of its rows combines two log rows. Raises
+        `OffsetsTrimmedError` if rows are in neither log nor lake or were truncated, and `SnapshotExpiredError` if
         initial rows are no longer retained.
         """
         table, state = self._refresh_table() if end == self._last_end else self._open_table()
@@ -299,44 +295,42 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _poll_table(self) -> tuple[TableHandle, TableState]:
-        """Return the table as `_open_table` does. While the query waits for rows on an object store, wait until a poll
+        """Return the result of `_open_table`. On an object store, if the query is waiting for rows, wait until a poll
         is due.
         """
-        watch = self._throttle
-        if watch is not None and watch.is_spinning():
-            watch.wait()
-            if watch.is_unchanged():
-                return watch.table, watch.state
+        throttle = self._throttle
+        if throttle is not None and throttle.is_spinning():
+            throttle.wait()
+            if throttle.is_unchanged():
+                return throttle.table, throttle.state
         table, state = self._open_table()
         is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
-        self._throttle = None if is_local else PollThrottle(table, state, watch)
+        self._throttle = None if is_local else PollThrottle(table, state, throttle)
         return table, state
 
     def _open_table(self) -> tuple[TableHandle, TableState]:
-        """Return the table, refreshed, and the one state that the call uses; concurrent calls may refresh the table
-        further.
+        """Refresh the table, and return it with its state. Callers must use this state, because concurrent calls may
+        refresh the table further.
 
-        The name is resolved each time, so that a recreated table is noticed.
-
-        Raises `SchemaMismatchError` if a column that the query reads was renamed, dropped or widened: Spark keeps the
-        columns of the query's start.
+        The name is resolved each time, so that a recreated table is detected. Raises `SchemaMismatchError` if a column
+        that the query reads was renamed, dropped or widened, because Spark keeps the columns of the query's start.
         """
         return self._check_columns(self._connection.table(self._table_name))
 
     def _refresh_table(self) -> tuple[TableHandle, TableState]:
-        """Return the same as `_open_table` without resolving the name again: `latestOffset` did it for this batch."""
+        """Return the result of `_open_table` without resolving the name, which `latestOffset` did for this batch."""
         table = self._last_table[0] if self._last_table is not None else None
         try:
             if table is not None and not table.refresh().dropped:
                 return self._check_columns(table)
-        except DifferentHistoryError:  # `_parse_offset` raises it for the reopened table
+        except DifferentHistoryError:  # `_parse_offset` raises the error for the reopened table
             pass
         return self._open_table()
 
     def _check_columns(self, table: TableHandle) -> tuple[TableHandle, TableState]:
-        """Check the columns of a refreshed table, as `_open_table` describes."""
+        """Return a refreshed table and its state. Raises `SchemaMismatchError` as described in `_open_table`."""
         state = table.state
-        if table.uuid != self._table_uuid:  # parsing the offsets raises
+        if table.uuid != self._table_uuid:  # `_parse_offset` raises an error
             return table, state
         if self._added_columns is not None:
             self._added_columns.update(state)
@@ -347,9 +341,9 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         require_same_columns(self._initial_schema, schema, self._required_columns, f"a stream of {table.name}", advice)
         known_ids = {column.id for column in last_schema.columns}
         if added := [column.name for column in schema.columns if column.id not in known_ids]:
-            text = "%s: this stream continues without the added columns %s; restart the query to read them"
+            text = "%s: this stream continues without the added columns %s; restart the query to read these columns"
             if self._added_columns is not None:
-                text = "%s: the columns %s were added; this stream ends before the first rows with them"
+                text = "%s: the columns %s were added; this stream ends before the first rows with these columns"
             logger.warning(text, table.name, ", ".join(added))
         self._last_checked = (schema, self._required_columns)
         return table, state
@@ -357,8 +351,8 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _initial_position(self, table: TableHandle, state: TableState) -> StreamOffset:
         """Return the start position of a new query.
 
-        Raises `SchemaMismatchError` if a column was added since the query was created: initial rows have values in it
-        at any offset.
+        Raises `SchemaMismatchError` if a column was added since the query was created, because initial rows may have
+        values in the column at any offset.
         """
         if self._added_columns is not None and self._added_columns.has_new_columns:
             raise self._added_columns.error(table.name)
@@ -370,37 +364,37 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _apply_deletions(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> TableState:
-        """Return the state with the deletions up to the batch's end, because the batch may be repeated.
+        """Return the state without deletions after the batch's end, because a repeated batch must read the same rows.
 
-        Raises `OffsetsTrimmedError` if a later deletion than the batch's start removed rows of earlier batches.
+        Raises `OffsetsTrimmedError` if rows of earlier batches were deleted after the batch's start.
         """
         if not self._options.skips_change_commits and (begin.history is None or not self._reports_deletions(state)):
             advice = (
-                "start it with a new checkpointLocation, go on behind the deletion with skipChangeCommits=true, or "
-                f"stream {state.name}$changelog, which tells of deletions"
+                "start it with a new checkpointLocation, continue after the deletion with skipChangeCommits=true, or "
+                f"stream {state.name}$changelog, which reports deletions"
             )
             require_undeleted(state, begin.offsets, begin.commit, who="this stream", advice=advice)
         return limit_deletions(table.storage, state, end.commit)
 
     def _reports_deletions(self, state: TableState) -> bool:
-        """Return whether the stream emits deletions of rows of a log table that it has already read."""
+        """Return whether the stream of a log table emits deletions of rows that it has already read."""
         return self._has_change_type and not state.primary_key and not self._options.skips_change_commits
 
     def _has_deletions(self, state: TableState, begin: StreamOffset) -> bool:
-        """Return whether rows were deleted after the position and the stream reports deletions."""
+        """Return whether the stream reports deletions, and rows were deleted after the position."""
         last = state.version if self._ceiling_commit is None else self._ceiling_commit
         later_deletions = (d for d in state.deletions if d.commit > begin.commit and d.first_commit <= last)
         return self._reports_deletions(state) and any(later_deletions) and begin.commit < last
 
     def _start_point(self, state: TableState, begin: StreamOffset) -> HistoryPoint | None:
-        """Return the history at the stream's start if the stream reports deletions."""
+        """Return the record at the stream's start if the stream reports deletions."""
         return begin.start_history or begin.history if self._reports_deletions(state) else None
 
     def _deletion_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> tuple[ChangesScanTask, ...]:
-        """Return tasks for rows before the batch that were deleted between its start and its end. Rows that are deleted
-        before they are read are in no batch.
+        """Return tasks for rows before the batch that were deleted between its start and its end. Rows that were
+        deleted before a batch read them are in no batch.
         """
         if begin.history is None or not self._reports_deletions(state) or not has_lost_rows(state):
             return ()
@@ -412,29 +406,29 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
     ) -> list[StartScanTask]:
-        """Return tasks for the initial rows of the batch. They precede its changes, for sinks that preserve order."""
+        """Return tasks for the initial rows of the batch. They precede the changes, for sinks that preserve order."""
         numbers = begin.files_before(end)
         if not numbers:
             return []
         if any(offset > end.offsets.get(bucket, 0) for bucket, offset in begin.offsets.items()):
             raise OffsetsTrimmedError(
-                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, and the log was "
-                f"trimmed since: the rows to begin with are now those before {dict(begin.offsets)}; start it with a "
-                "new checkpointLocation"
+                f"{table.name}: the first batch of this stream ends at {dict(end.offsets)}, but the log was trimmed "
+                f"since, so the initial rows now end at {dict(begin.offsets)}; start the stream with a new "
+                "checkpointLocation"
             )
         newest = last_truncation(state)
         require_same_rows(table.name, begin.truncation, newest, strict=self._is_strict)
         files = self._bootstrap_files(table, state, begin) if newest == begin.truncation else []
-        return bootstrap_tasks(files[numbers.start : numbers.stop], begin)
+        return [StartScanTask(file, begin.offsets[file.bucket]) for file in files[numbers.start : numbers.stop]]
 
     def _bootstrap_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
-        """Return the files of ``begin.rows``, or none if they were deleted and data loss is allowed."""
+        """Return the files of ``begin.rows``. Returns no files if they were deleted and data loss is allowed."""
         try:
             return find_bootstrap_files(table, state, begin)
         except SnapshotExpiredError as error:
             if self._is_strict:
                 raise
-            logger.warning("%s: skipping them", error)
+            logger.warning("%s: skipping the initial rows", error)
             return []
 
     def _move_consumer(self, table: TableHandle, offsets: Mapping[int, int]) -> None:
@@ -447,7 +441,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
 
 
 class PollThrottle:
-    """A table and its state at the last poll. Not thread-safe: a stream has one thread."""
+    """Delays polls of a table without new commits. Not thread-safe, because a stream has one thread."""
 
     def __init__(self, table: TableHandle, state: TableState, previous: PollThrottle | None) -> None:
         self.table = table
@@ -458,10 +452,10 @@ class PollThrottle:
         self._was_quiet = previous is not None and previous.state is state
 
     def is_spinning(self) -> bool:
-        """Return whether Spark polls again at once although the last poll found nothing new."""
+        """Return whether Spark polls again immediately although the last poll found no new commit."""
         now_ms = self._clock.boot_ms()
-        is_at_once = now_ms - self._polled_ms <= SPIN_MS
-        return self._was_quiet and is_at_once and now_ms - self._resolved_ms < RESOLVE_MS
+        is_immediate = now_ms - self._polled_ms <= SPIN_MS
+        return self._was_quiet and is_immediate and now_ms - self._resolved_ms < RESOLVE_MS
 
     def wait(self) -> None:
         """Wait until a poll is due."""
@@ -469,8 +463,8 @@ class PollThrottle:
             self._clock.sleep_ms(wait_ms)
 
     def is_unchanged(self) -> bool:
-        """Poll, and return whether the table is unchanged. Errors count as a change: the caller's own read raises
-        them.
+        """Poll, and return whether the table is unchanged. An error counts as a change, and the caller's next read
+        raises it.
         """
         try:
             state = self._poller.look(self.state, self.table.refresh)

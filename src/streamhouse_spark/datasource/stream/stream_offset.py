@@ -1,8 +1,8 @@
-"""The position of a streaming read, as stored in Spark's checkpoint, and its validation against the table's history.
+"""The position of a streaming read in Spark's checkpoint, and its validation against the table's history.
 
-A table restored from a backup, or a copy that a query is pointed to, has the same uuid but other rows after the point
+A table that was restored from a backup, or a copy of a table, has the same uuid but different rows after the point
 where the histories diverge. A position names the latest record with rows at that time. If the log does not have that
-record, the query has read rows that are not the table's, or would skip some.
+record, the query has read rows that the table does not have, or would skip rows.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ logger = logging.getLogger(__name__)
 class BootstrapPosition:
     """Progress through the initial rows of a stream, in files.
 
-    The rows are those of the key snapshots at one commit. Their files are immutable and read in a fixed order, see
-    `streamhouse_spark.datasource.stream.bootstrap`.
+    The initial rows are the rows of the KV snapshots at a commit. The files of the snapshots are immutable, and are
+    read in a fixed order, see `streamhouse_spark.datasource.stream.bootstrap`.
     """
 
     commit: int
@@ -68,25 +68,22 @@ class BootstrapPosition:
 class StreamOffset:
     """The next offset to read in each bucket.
 
-    ``initial`` holds the offsets at which the query started; only the first offsets carry it. After a restart Spark
-    knows the end of an unfinished first batch but not its start, and resolves the start again. By then ``latest`` or a
-    timestamp may mean a later offset, and the rows in between would be lost.
+    ``initial`` contains the offsets at which the query started; only the offsets of the first batch have it. After a
+    restart Spark knows the end of an unfinished first batch but not its start, and resolves the start again. Then
+    ``latest`` or a timestamp may resolve to a later offset, and the rows in between would be lost.
     """
 
     table_uuid: str
     offsets: Mapping[int, int]
     initial: Mapping[int, int] | None = None
     truncation: int = 0
-    """The last commit that had truncated the table at this position; 0 for none."""
+    """The last commit before this position that truncated the table; 0 if there is none."""
     rows: BootstrapPosition | None = None
-    """Initial rows, which are read before ``offsets``. None if there are none or an earlier batch finished them.
-
-    The first offsets of a stream carry them to the end, like ``initial``.
-    """
+    """Initial rows, which are read before ``offsets``. None if there are none, or an earlier batch read all of them."""
     history: HistoryPoint | None = None
     """The latest commit record with rows at this position; None in older checkpoints."""
     start_history: HistoryPoint | None = None
-    """The ``history`` at the start of a stream that reports deletions; carried like ``initial``."""
+    """``history`` at the start of a stream that reports deletions. Only the offsets of the first batch have it."""
 
     @property
     def is_initial(self) -> bool:
@@ -99,11 +96,11 @@ class StreamOffset:
 
     @property
     def commit(self) -> int:
-        """The latest commit whose deletions the position can reflect; 0 if unknown."""
+        """The latest commit whose deletions this position may include; 0 if unknown."""
         return self.history.number if self.history is not None else 0
 
     def begin_of_batch(self, end: StreamOffset) -> StreamOffset:
-        """Return the start of the batch that ends at ``end``, given that Spark starts it here."""
+        """Return the start of the batch that ends at ``end`` and that Spark starts at this position."""
         if self.is_initial and end.initial is not None:
             rows = end.rows.read_to(0) if end.rows is not None else None
             history = end.start_history or end.history
@@ -111,10 +108,10 @@ class StreamOffset:
         return self
 
     def files_before(self, end: StreamOffset) -> range:
-        """Return the indices of the files of ``rows`` that a batch from here to ``end`` reads."""
+        """Return the indices of the files of ``rows`` that a batch from this position to ``end`` reads."""
         if self.rows is None or self.rows.is_read or self.truncation != end.truncation:
             return range(0)
-        # PySpark 4.1 may have stored the end before the log was trimmed, without rows. Its batch then has all of them.
+        # PySpark 4.1 may have stored the end, without rows, before the log was trimmed. Its batch reads all files.
         return range(self.rows.num_read, end.rows.num_read if end.rows is not None else self.rows.num_files)
 
     def to_json(self) -> dict[str, Any]:
@@ -134,15 +131,15 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], table_name: str, table_uuid: str) -> StreamOffset:
-        """Parse an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError`,
+        """Parse an offset. Raises `TableNotFoundError` for an offset of another table, `FormatVersionError` or
         `CorruptDataError`.
         """
         version = data.get("version")
         if version not in (VERSION, ROWS_VERSION):
             raise FormatVersionError(
-                f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, "
-                f"expected {VERSION} or {ROWS_VERSION}: another version of streamhouse-spark wrote it; upgrade, or "
-                "start it with a new checkpointLocation",
+                f"the checkpoint of a stream from {table_name} has offsets of version {version!r}, expected {VERSION} "
+                f"or {ROWS_VERSION}: another version of streamhouse-spark wrote them; upgrade, or start with a new "
+                "checkpointLocation"
             )
         try:
             initial = data.get("initial")
@@ -157,19 +154,19 @@ class StreamOffset:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptDataError(
-                f"the checkpoint of a stream from {table_name} has an offset that cannot be read ({error}); restore "
-                "the checkpoint, or start with a new one",
+                f"the checkpoint of a stream from {table_name} has an invalid offset ({error}); restore the "
+                "checkpoint, or start with a new checkpoint"
             ) from error
         if offset.table_uuid != table_uuid:
             raise TableNotFoundError(
-                f"the stream reads table {table_name} of uuid {offset.table_uuid}, which was dropped; the name now "
-                f"means {table_uuid}: start the query with a new checkpointLocation to read that one",
+                f"the stream reads table {table_name} with uuid {offset.table_uuid}, which was dropped; the name now "
+                f"belongs to {table_uuid}: start the query with a new checkpointLocation to read the new table"
             )
         return offset
 
 
 class StreamHistory:
-    """Validates every position of one query. Recent positions cost no request."""
+    """Validates the positions of a query. Recently validated positions cost no request."""
 
     def __init__(self, *, continues: bool) -> None:
         self._continues = continues
@@ -177,13 +174,14 @@ class StreamHistory:
         self._moved_offsets: dict[tuple[HistoryPoint | None, tuple[tuple[int, int], ...]], StreamOffset] = {}
 
     def validate_position(self, table: TableHandle, offset: StreamOffset) -> StreamOffset:
-        """Return the position, or with ``onDifferentHistory=continue`` its replacement if it is from another history.
+        """Return the position. With ``onDifferentHistory=continue``, return a replacement for a position of another
+        history.
 
-        The replacement has the same offsets, capped at the log's end, and is stable within one process, so rows
-        appended concurrently are read. Unread initial rows are skipped.
+        The replacement has the same offsets, but none after the end of the log. It is stable within a process, so rows
+        that are appended concurrently are read. Unread initial rows are skipped.
 
-        Raises `DifferentHistoryError` for a position of another history. If the record was cleaned up, so that this
-        cannot be determined, the position is accepted.
+        Raises `DifferentHistoryError` for a position of another history. If the record was deleted, the history cannot
+        be determined, and the position is accepted.
         """
         position = offset.history
         if position is None or position == table.state.anchors.rows or self._last_valid == (table.log, position):
@@ -193,13 +191,13 @@ class StreamHistory:
             return offset
         text = (
             f"a stream of {table.name} is at record {position.number} of attempt {position.attempt}, which the "
-            "table's log does not have: the table was restored from a backup, or is a copy, and the rows at the "
-            f"stream's offsets {dict(offset.offsets)} may differ from those that it read"
+            "table's log does not have: the table was restored from a backup, or is a copy, and its rows up to offsets "
+            f"{dict(offset.offsets)} may differ from the rows that the stream read"
         )
         if not self._continues:
             raise DifferentHistoryError(
                 f"{text}. Start it with a new checkpointLocation to read the table from its beginning; or continue at "
-                "these offsets, capped at the log's end, with onDifferentHistory=continue"
+                "these offsets, or at the log's end if it is smaller, with onDifferentHistory=continue"
             )
         moved_offset = self._moved_offsets.get(_position_key(offset))
         if moved_offset is None:
@@ -208,7 +206,7 @@ class StreamHistory:
         return moved_offset
 
     def has_moved(self, data: Mapping[str, Any]) -> bool:
-        """Return whether `validate_position` replaced this position of Spark."""
+        """Return whether `validate_position` replaced this position from Spark."""
         if not self._moved_offsets:
             return False
         return _position_key(StreamOffset.from_json(data, "", data["table"])) in self._moved_offsets
@@ -226,21 +224,21 @@ def _move_offset(table: TableHandle, offset: StreamOffset) -> StreamOffset:
 
 
 def last_truncation(state: TableState) -> int:
-    """Return the last commit that truncated the table; 0 for none."""
+    """Return the last commit that truncated the table; 0 if there is none."""
     return state.truncation.commit if state.truncation is not None else 0
 
 
 def require_same_rows(table_name: str, start_truncation: int, end_truncation: int, *, strict: bool) -> None:
-    """Raise `OffsetsTrimmedError` if the table was truncated between two positions; only warn unless ``strict``."""
+    """Raise `OffsetsTrimmedError` if the table was truncated between two positions. Without ``strict``, only warn."""
     if start_truncation == end_truncation:
         return
-    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read rows of it"
+    text = f"{table_name} was truncated or overwritten by commit {end_truncation}, after this stream read its rows"
     if strict:
         raise OffsetsTrimmedError(
             f"{text}: its results are stale; start it with a new checkpointLocation, or continue after the truncation "
-            "with failOnDataLoss=false",
+            "with failOnDataLoss=false"
         )
-    logger.warning("%s: continuing with the rows after it", text)
+    logger.warning("%s: continuing with the rows after the truncation", text)
 
 
 def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None:
@@ -249,6 +247,6 @@ def require_in_log(state: TableState, ranges: Mapping[int, OffsetRange]) -> None
         if bucket not in state.buckets or offsets.end > state.buckets[bucket].end:
             end = state.buckets[bucket].end if bucket in state.buckets else 0
             raise OffsetsTrimmedError(
-                f"the checkpoint says that bucket {bucket} of {state.name} reaches offset {offsets.end}, it ends at "
-                f"{end}: the table was restored from an older copy; start with a new checkpointLocation",
+                f"in the checkpoint, bucket {bucket} of {state.name} ends at offset {offsets.end}, but it ends at "
+                f"{end}: the table was restored from an older copy; start with a new checkpointLocation"
             )

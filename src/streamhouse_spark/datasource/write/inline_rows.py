@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 
 _STAGED: Final = "staged"
-"""Stands for the query id in messages with staged rows. Real query ids are UUIDs."""
+"""Placeholder for the query id in messages with staged rows. Real query ids are UUIDs."""
 
 
 @dataclass(frozen=True, slots=True)
 class InlineRows(WriterCommitMessage):
-    """All rows of one task, serialised in the JVM without a Python worker. Java writes a pickled call of this class."""
+    """All rows of a task. The JVM serialises them without a Python worker, and writes a pickled call of this class."""
 
     data: bytes
     """An Arrow IPC stream; empty if the task had no row."""
@@ -36,7 +36,7 @@ class InlineRows(WriterCommitMessage):
 def stage_inline_rows(
     plan: StagingPlan | KeyedStagingPlan, messages: Sequence[WriterCommitMessage | None]
 ) -> list[WriterCommitMessage | None]:
-    """Stage inline rows in task order. Rows of neighbouring tasks are staged together, as if from one task.
+    """Stage inline rows in task order. Rows of adjacent tasks are staged together, like the rows of one task.
 
     Raises `SchemaMismatchError` for values that do not fit.
     """

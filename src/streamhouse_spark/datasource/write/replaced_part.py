@@ -1,4 +1,4 @@
-"""The part of a table that a Spark write replaces: tasks collect its partitions, the driver commits."""
+"""The part of a table that a Spark write replaces. Tasks collect the partitions of new rows, and the driver commits."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ReplacedPart:
     """The rows that match a condition, or the partitions of the new rows."""
 
     condition: Filter | None = None
-    """None for the partitions of the new rows."""
+    """Condition for the rows to replace. None to replace the partitions of the new rows."""
     read: ReadVersion | None = None
-    """The state that the new rows were derived from, if they were derived from the table itself."""
+    """The version of this table from which the new rows were computed; None if they are from other sources."""
     fields: tuple[PartitionField, ...] = ()
-    """The table's partition fields, set by `bind`."""
+    """The table's partition fields; set by `bind`."""
 
     def bind(self, state: TableState) -> ReplacedPart:
-        """Return the part for tasks, with the partition fields of this state. Raises as `require_replaceable`."""
+        """Return the part for tasks, with a state's partition fields. Raises the errors of `require_replaceable`."""
         self.require_replaceable(state)
         return replace(self, fields=state.parsed.partition_fields)
 
@@ -57,19 +57,19 @@ class ReplacedPart:
             self._condition_filter(self.condition, state)(state.schema)
 
     def partitions_of_rows(self, rows: pa.Table, schema: TableSchema, table: str) -> pa.Table:
-        """Return the distinct partitions of a task's new rows. With a condition, check that the rows match it and
-        return none.
+        """Return the distinct partitions of a task's new rows. With a condition, check that the rows match it, and
+        return no partitions.
 
-        Raises as `require_matching_rows`.
+        Raises the errors of `require_matching_rows`.
         """
         if self.condition is None:
             return partitions_of(rows, self.fields)
-        require_matching_rows(self.condition.bound(schema.arrow), rows.select(list(schema.names)), table)
+        require_matching_rows(self.condition.bind(schema.arrow), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
     def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> OverwriteFilterFactory:
-        """Choose the rows to replace by the partitions that the tasks collected. Raises `CommitConflictError` if the
-        table's partitioning changed since `bind`.
+        """Choose the rows to replace: those that match the condition, or those in partitions that the tasks collected.
+        Raises `CommitConflictError` if the table's partitioning changed since `bind`.
         """
         if self.condition is not None:
             return self._condition_filter(self.condition, state)
@@ -82,13 +82,13 @@ class ReplacedPart:
     @staticmethod
     def _condition_filter(condition: Filter, state: TableState) -> OverwriteFilterFactory:
         def choose(schema: TableSchema) -> OverwriteFilter:
-            return condition.bound(schema.arrow)
+            return condition.bind(schema.arrow)
 
         return limit_to_partitions(choose, state) if state.primary_key else choose
 
 
 def parse_replace_where(table: TableHandle, text: str) -> ReplacedPart:
-    """Parse the option ``replaceWhere``, a condition in SQL. Raises as `parse_where`."""
+    """Parse the option ``replaceWhere``, a condition in SQL. Raises the errors of `parse_where`."""
     condition = parse_filter(parse_where(text, table.state.schema.arrow))
     assert condition is not None
     return ReplacedPart(condition)

@@ -1,8 +1,8 @@
 """Identity of a streaming batch in the table: the query id and the batch id.
 
 A table records the queries that wrote into it. An unknown query with a batch id above 0 is suspicious. If the name
-meant another table before, the stream's table was dropped and recreated, or renamed, and the batch is rejected. If the
-name always meant this table, the query is new here and is accepted.
+belonged to another table before, the stream's table was dropped and recreated, or renamed, and the batch is rejected.
+Otherwise the query is new to this table, and the batch is accepted.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ QUERY_ID_PROPERTY = "sql.streaming.queryId"
 """Local property that holds a streaming query's id in its tasks; stable across restarts."""
 
 
-class Place(NamedTuple):
-    """Source rows of one bucket between two offsets; -1 is the start of a bucket of which nothing is stored."""
+class SourceRows(NamedTuple):
+    """Rows of one source bucket between two offsets. ``begin`` is -1 if no row of the bucket is stored yet."""
 
     bucket: int
     begin: int
@@ -39,35 +39,32 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """Transactions of a real-time query that writes the rows of one source table."""
+    """Transactions of a real-time query that writes the rows of a source table."""
 
     query_id: str
     source: str
     """Uuid of the source table."""
 
     def mark(self, app_id: str | None, num_ended: int) -> Transaction:
-        """Return the transaction that records that the query writes in real-time mode, and how many of its batches
-        ended.
+        """Return the transaction that records that the query writes in real-time mode, and how many batches ended.
 
-        It rejects later micro-batches of the query, because their number says nothing about the stored rows. Older
-        versions of this package always wrote version 0.
+        It causes later micro-batches of the query to be rejected, because a batch id does not determine which rows are
+        stored. Older versions of this package always wrote version 0.
         """
         return Transaction(app_id or self.query_id, num_ended + 1, f"{self.query_id}{IN_REAL_TIME}")
 
-    def transaction(self, app_id: str | None, place: Place, record: HistoryPoint | None) -> Transaction:
-        """Return the transaction for the rows of ``place``. ``record`` is the source's latest record when they were
-        read.
-        """
-        key = place_id(app_id or self.query_id, self.source, place.bucket)
-        return Transaction(key, place.end, batch=read_at(record), follows=place.begin)
+    def transaction(self, app_id: str | None, rows: SourceRows, record: HistoryPoint | None) -> Transaction:
+        """Return the transaction for source rows. ``record`` is the source's latest record when they were read."""
+        key = place_id(app_id or self.query_id, self.source, rows.bucket)
+        return Transaction(key, rows.end, batch=read_at(record), follows=rows.begin)
 
 
 def query_transaction(
     app_id: str | None, batch_id: int, query_ids: AbstractSet[str | None], checkpoint: str | None, table: str
 ) -> Transaction | None:
-    """Return the transaction of one batch, or None if no identity is found.
+    """Return the transaction of a batch, or None if neither tasks nor checkpoint show the query id.
 
-    ``query_ids`` are the ids that the tasks saw. Raises `TransactionConflictError` if they saw several.
+    ``query_ids`` are the ids that the tasks saw. Raises `TransactionConflictError` if there are several.
     """
     known_ids = {q for q in query_ids if q}
     if len(known_ids) > 1:
@@ -82,18 +79,18 @@ def query_transaction(
 
 
 def missing_identity_error(table: str) -> InvalidOptionError:
-    """Return the error for a batch without an identity: a replay by Spark would store it twice."""
+    """Return the error for a batch without an identity, which a replay by Spark would store twice."""
     return InvalidOptionError(
-        f"the stream into {table} shows no query id, neither in its tasks nor in its checkpoint, so repeated batches "
-        "could not be told from new ones; set the option txnAppId to a name that stays the same over restarts",
+        f"the stream into {table} has no query id in its tasks or its checkpoint, so repeated batches cannot be "
+        "distinguished from new batches; set the option txnAppId to a name that restarts do not change"
     )
 
 
 def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
-    """Return whether this is the query's first batch in a table whose name meant another table before.
+    """Return whether this is the query's first batch in a table whose name belonged to another table before.
 
-    Such a batch is recorded even without rows, so that the next one is recognised. Raises `TableNotFoundError` if it is
-    not batch 0: the earlier batches went into the other table.
+    Such a batch is recorded even without rows, so that later batches are recognised. Raises `TableNotFoundError` if it
+    is not batch 0, because earlier batches were written into the other table.
     """
     if _has_query(table.state, batch) or _has_query(table.refresh(), batch):
         return False
@@ -101,10 +98,10 @@ def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
     if other is not None and batch.version > 0:
         entry = f"Transaction({batch.app_id!r}, {batch.version - 1}, {batch.owner!r})"
         raise TableNotFoundError(
-            f"batch {batch.version} of stream {batch.app_id}: table {table.name} ({table.uuid}) has none of its "
-            f"earlier batches, and the name meant table {other} before: the stream's table was dropped and "
-            "created again, or renamed. Nothing was written. Start with a new checkpointLocation to write all rows; "
-            f"or, to go on without those of earlier batches, first run Table.append([], transaction={entry})",
+            f"batch {batch.version} of stream {batch.app_id}: table {table.name} ({table.uuid}) has no earlier "
+            f"batches, and its name belonged to table {other} before: the stream's table was dropped and created "
+            "again, or renamed. Nothing was written. Start with a new checkpointLocation to write all rows; or, to "
+            f"continue without the rows of earlier batches, first run Table.append([], transaction={entry})"
         )
     return other is not None
 
@@ -119,7 +116,7 @@ def _has_query(state: TableState, batch: Transaction) -> bool:
 
 
 def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:
-    """Return a fingerprint of the offsets and time that Spark wrote for the batch before its first run."""
+    """Return a hash of the offset file that Spark wrote for the batch before its first run, if it is a local file."""
     folder = _local_path(checkpoint)
     if folder is None:
         return None

@@ -1,7 +1,7 @@
-"""Batch appends and the streaming sink: tasks stage rows, the driver commits them in one record.
+"""Batch writes and the streaming sink: tasks stage rows, and the driver commits them in one record.
 
-**Commit point:** the one commit record. A failed task, failed commit or abort leaves staged files that no record names;
-cleaning removes them after the grace period. Abort deletes nothing, because Spark also calls it after a commit with
+**Commit point:** the one commit record. A failed task, a failed commit or an abort leaves orphan files, which garbage
+collection deletes after the grace period. Abort deletes nothing, because Spark also calls it after a commit with
 unknown outcome. Modules for primary-key tables are imported only for such tables.
 """
 
@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
+from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
 from streamhouse_spark.datasource.write.frame_schema import (
     merge_columns,
     merge_frame_columns,
-    require_fitting_columns,
     table_for_writing,
 )
 from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
@@ -35,6 +35,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     StagingPlan,
     combine_staged_rows,
     merge_staged_messages,
+    require_fitting_columns,
     require_messages,
     require_planned,
     with_task_metrics,
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
 
 
 class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
-    """Appends a DataFrame atomically, or with ``overwrite`` replaces all rows with it in one record.
+    """Appends a DataFrame in one record, or with ``overwrite`` also deletes all existing rows in that record.
 
-    With ``txnAppId`` and ``txnVersion`` each version is stored once. Writes in ``foreachBatch`` do not use the query's
-    identity, because a batch may contain several writes. Give each its own ``txnAppId`` and the batch id as
-    ``txnVersion`` to make them idempotent.
+    With ``txnAppId`` and ``txnVersion`` each version is stored once. Writes in ``foreachBatch`` do not use the identity
+    of the query, because a batch may contain several writes. To make them idempotent, set a separate ``txnAppId`` per
+    write, and the batch id as ``txnVersion``.
     """
 
     def __init__(
@@ -70,17 +71,16 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
         staged: str | None = None,
         is_clustered: bool = False,
     ) -> None:
-        """Take the write's options, and the part of the table to replace if it is neither all nor nothing.
-
-        ``staged`` is the uuid of a staged table, which has no name yet. ``is_clustered`` means that Spark was asked to
-        give each task whole buckets.
+        """``replaced`` is the part of the table to replace, if only a part is replaced. ``staged`` is the uuid of a
+        staged table, which has no name yet. ``is_clustered`` means that Spark was requested to cluster the rows by
+        bucket.
         """
         self._transaction = options.transaction
         self._overwrite = overwrite and replaced is None
         if (overwrite or replaced is not None) and (options.row_kind_column or options.partial_update):
             raise InvalidOptionError(
-                f"overwriting {name}: rowKindColumn and partialUpdate change the rows that are there; leave them out, "
-                "or use mode('append')"
+                f"an overwrite of {name} does not support rowKindColumn and partialUpdate, which change existing rows; "
+                "omit them, or use mode('append')"
             )
         plan_options = {"overwrites": self._overwrite, "is_clustered": is_clustered}
         self._plan = _plan_staging(connection, name, schema, options, replaced=replaced, staged=staged, **plan_options)
@@ -95,7 +95,7 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
         plan, table = self._plan, _open_table(self._plan)
         staged_messages = require_messages(messages, StagedCommitMessage)
         replaced, is_recorded = self._replaced, self._transaction is not None or self._overwrite
-        if replaced is not None or isinstance(plan, StagingPlan):  # else `commit_intents` requires it
+        if replaced is not None or isinstance(plan, StagingPlan):  # otherwise `commit_intents` does this
             require_planned(table, staged_messages)
         choose = None
         if replaced is not None:
@@ -118,15 +118,15 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
 
 
 class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
-    """Exactly-once sink: a batch of a query is stored at most once across replays and restarts.
+    """Exactly-once sink: replays and restarts do not store a batch of a query again.
 
-    The identity of a batch is the query id, or ``txnAppId``, and the batch id. It is stored in the record that adds the
-    rows. A batch without rows leaves no record, because replaying it adds nothing. With ``txnAppId`` it does leave one,
-    so that an earlier run of the query cannot add other rows for the same batch later.
+    A batch is identified by the query id or ``txnAppId``, and by the batch id. The record that adds the rows contains
+    this identity. A batch without rows commits no record, because a replay adds no rows. With ``txnAppId`` the batch
+    commits a record, so that an earlier run of the query cannot later add other rows for this batch.
 
-    Spark creates a writer from the table's name for each batch, and another for its commit. If the table was dropped
-    and recreated in between, the batch is rejected, see `sink_transactions`. A warehouse that was deleted and recreated
-    as a whole cannot be detected.
+    Spark creates a writer from the table's name for each batch, and another writer for the commit of the batch. If the
+    table was dropped and recreated in between, the batch is rejected, see `sink_transactions`. The sink cannot detect
+    that a whole warehouse was deleted and recreated.
     """
 
     def __init__(
@@ -190,9 +190,9 @@ def _plan_staging(
     replaced: ReplacedPart | None = None,
     staged: str | None = None,
 ) -> StagingPlan | KeyedStagingPlan:
-    """Plan the staging. With ``mergeSchema``, first add the frame's new columns to the table in a separate record.
+    """Plan the staging. With ``mergeSchema``, first add the DataFrame's new columns to the table in a separate record.
 
-    Raises as `table_for_writing`, and `InvalidOptionError` for options that the table does not support.
+    Raises the errors of `table_for_writing`, and `InvalidOptionError` for options that the table does not support.
     """
     table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
     if replaced is not None:
@@ -220,7 +220,7 @@ def _require_writable_rows(
     frame: StructType,
     options: WriteOptions | StreamWriteOptions,
 ) -> None:
-    """Raise `SchemaMismatchError` or `InvalidOptionError` if the table cannot take such rows in this state."""
+    """Raise `SchemaMismatchError` or `InvalidOptionError` if the table in this state rejects rows of this schema."""
     if state.primary_key:
         from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 
@@ -229,10 +229,10 @@ def _require_writable_rows(
     if options.row_kind_column or options.partial_update:
         option = "rowKindColumn" if options.row_kind_column else "partialUpdate"
         raise InvalidOptionError(
-            f"{table.name} has no primary key, so rows can only be added; leave {option} out, or create the table with "
+            f"{table.name} has no primary key, which {option} requires; omit the option, or create the table with "
             "PRIMARY KEY"
         )
-    require_fitting_columns(frame, state, table.name)
+    require_fitting_columns(spark_versions.arrow_schema_of(frame), state.schema, state.schemas, table.name)
 
 
 def _open_table(plan: StagingPlan | KeyedStagingPlan) -> Table:

@@ -1,14 +1,14 @@
-"""Writes in Spark tasks: tasks stage rows as segments, and the driver commits the descriptions that they return.
+"""Writes in Spark tasks: tasks stage rows as segments and return descriptions of them, which the driver commits.
 
-A task opens the commit log only to allocate identity values. Schema, segment options and routing are fixed on the
-driver when the write is planned.
+A task opens the commit log only to allocate identity values. The driver determines schema, segment options and routing
+when it plans the write.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,10 +32,11 @@ from streamhouse_spark.log.staging import (
     inline_bytes_total,
     merge_staged_rows,
 )
+from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.defaults import evaluate_defaults, without_defaults
 from streamhouse_spark.schema.identity import Identity
-from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.table.table import Table
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 Message = TypeVar("Message", bound=WriterCommitMessage)
 COUNTS_KEY = "streamhouse.counts"
 TASK_INLINE_BYTES_MAX = 32 << 10
-"""Maximum bytes of rows that travel from a task to the driver, and in the commit record, instead of as an object."""
+"""Maximum bytes of rows that a task returns to the driver, and that a record contains inline, instead of an object."""
 CHUNK_BYTES = 128 << 20
 """Approximate bytes of rows that a task buffers before it stages them."""
 
@@ -60,13 +61,13 @@ class StagedCommitMessage(WriterCommitMessage):
     staged: StagedRows | None
     query_id: str | None = None
     prepared: tuple[PreparedChanges, ...] = ()
-    """Prepared changes of the staged rows, for buckets of a primary-key table."""
+    """Prepared changes of buckets of a primary-key table, from the staged rows."""
     history: HistoryPoint | None = None
     """The latest log record when the write was planned."""
     partitions: pa.Table | None = None
-    """The distinct partitions of the rows, for a write that replaces partitions."""
+    """The distinct partitions of the rows; only for a write that replaces partitions."""
     counts: str = ""
-    """Task metrics for Spark's UI. Java finds them as the last text of the pickled message."""
+    """Task metrics for Spark's UI. Java reads them from the last text in the pickled message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +85,10 @@ class StagingPlan:
     checks: tuple[Check, ...] = ()
     generated: tuple[Generated, ...] = ()
     now: StatementContext | None = None
-    """Values of functions in column defaults, fixed for the statement."""
+    """Values of functions in column defaults, which are equal for all rows of the statement."""
     identity: Identity | None = None
     keeps_given: bool = False
-    """Whether rows come from the table itself and keep their identity values."""
+    """Whether the rows were read from this table and keep their identity values."""
 
     @classmethod
     def of(cls, connection: Connection, table: Table, replaced: ReplacedPart | None = None) -> StagingPlan:
@@ -106,7 +107,7 @@ class StagingPlan:
         inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
         num_updated: int = 0,
     ) -> StagedCommitMessage:
-        """Stage all rows of a task. They are durable when this returns, but not visible. The first ``num_updated`` rows
+        """Stage all rows of a task. When this returns, they are durable but not visible. The first ``num_updated`` rows
         are post-images of updates.
 
         Raises `SchemaMismatchError` for values that do not fit.
@@ -140,7 +141,7 @@ class StagingPlan:
 
 
 def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitMessage:
-    """Return a task's message with its written segments and the store requests made by this process meanwhile."""
+    """Return the message of ``stage`` with the number of segments, and of store requests by this process meanwhile."""
     before = METER.total()
     message = stage()
     segments = message.staged.segments if message.staged is not None else ()
@@ -148,7 +149,7 @@ def with_task_metrics(stage: Callable[[], StagedCommitMessage]) -> StagedCommitM
 
 
 def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
-    """Format task metrics as the text that Java looks for."""
+    """Format task metrics as the text that Java parses."""
     counts = {
         "segmentsWritten": len(segments),
         "bytesWritten": sum(staged.segment.size_bytes for staged in segments),
@@ -158,7 +159,7 @@ def format_counts(segments: Sequence[StagedSegment], num_requests: int) -> str:
 
 
 def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
-    """Merge the results of `ReplacedPart.partitions_of_rows` for the chunks of a task."""
+    """Merge the partitions that `ReplacedPart.partitions_of_rows` returned for the chunks of a task."""
     return distinct_rows(pa.concat_tables(partitions)) if partitions and partitions[0].num_columns else None
 
 
@@ -172,7 +173,7 @@ def make_stager(
 def make_identity_ranges(
     connection: Connection, table: str, table_uuid: str, identity: Identity | None
 ) -> IdentityRanges | None:
-    """Return the allocator of identity values for a task, or None if the table has no identity column."""
+    """Return the allocator of identity values for a task. Returns None if the table has no identity column."""
     if identity is None:
         return None
     return IdentityRanges(connection.table_by_uuid(table, table_uuid).log, identity, table)
@@ -193,11 +194,24 @@ def iter_chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(pending)
 
 
+def require_fitting_columns(frame: pa.Schema, schema: TableSchema, older: Mapping[int, TableSchema], name: str) -> None:
+    """Raise `SchemaMismatchError` for an unknown or missing column, and for a type whose values never fit."""
+    names = {field.name.casefold() for field in frame}
+    for column in schema.columns:
+        if not column.nullable and column.default is None and column.name.casefold() not in names:
+            refuse_column(
+                name, column.name, f"is NOT NULL and missing in the rows, which have {', '.join(frame.names)}"
+            )
+    plain = pa.schema([field.remove_metadata() for field in frame])
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # does not load pandas
+    convert_to_schema(empty, without_defaults(schema), table=name, older=older)
+
+
 def require_messages(messages: Sequence[WriterCommitMessage | None], kind: type[Message]) -> list[Message]:
-    """Return the messages of all tasks. Raises `CommitConflictError` if one is missing."""
+    """Return the messages of all tasks. Raises `CommitConflictError` if a task has no message."""
     task_messages = [m for m in messages if isinstance(m, kind)]
     if len(task_messages) != len(messages):
-        raise CommitConflictError("a task of this write has no result; nothing was written, run it again")
+        raise CommitConflictError("a task of this write returned no result; nothing was written, retry the write")
     return task_messages
 
 
@@ -215,13 +229,13 @@ def require_same_table(table: Table, staged: StagedRows) -> None:
     """Raise `CommitConflictError` if the rows were staged for an earlier table of the same name."""
     if staged.table_uuid != table.uuid:
         raise CommitConflictError(
-            f"rows were staged for table {staged.table_uuid}, {table.name} is now {table.uuid}: it was dropped and "
-            "created again; nothing was written, write them again",
+            f"rows were staged for table {staged.table_uuid}, but {table.name} is now {table.uuid}: it was dropped and "
+            "created again; nothing was written, retry the write"
         )
 
 
 def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
-    """Return the staged files of all tasks in order, or None if no task had a row."""
+    """Return the staged files of all tasks in order. Returns None if no task had a row."""
     parts = [message.staged for message in messages if message.staged is not None]
     return merge_staged_rows(parts) if parts else None
 
@@ -229,9 +243,9 @@ def merge_staged_messages(messages: Sequence[StagedCommitMessage]) -> StagedRows
 def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -> StagedRows | None:
     """Combine the staged files of all tasks. Returns None if no task had a row.
 
-    Inline rows of several tasks become one inline segment per bucket, or objects if they exceed a commit record. So
-    neither record size nor segment count grows with the number of tasks. Raises `CommitConflictError` if the rows were
-    staged for another table.
+    Inline rows of several tasks become one inline segment per bucket, or objects if they are too large for a commit
+    record. So record size and segment count do not grow with the number of tasks. Raises `CommitConflictError` if the
+    rows were staged for another table.
     """
     parts = [message.staged for message in messages if message.staged is not None and message.staged.segments]
     if not parts:

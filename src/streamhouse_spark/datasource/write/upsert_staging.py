@@ -1,12 +1,12 @@
-"""Writes to primary-key tables in Spark: tasks stage intents per key, and prepare the changes if they can.
+"""Writes to primary-key tables in Spark: tasks stage intents per key, and prepare the changes if possible.
 
-Changes depend on the rows stored at commit time. Tasks therefore stage *intents*, rows with their effect on their key,
-as segment files that no record will name. If Spark clusters the rows by bucket, which the catalog requests, a task also
-prepares the changes against the key index of its host. The driver's one record adds the prepared changes. The driver
-recomputes changes only for buckets that advanced concurrently, or whose rows several tasks had
+Changes depend on the rows that are stored at commit time. Tasks therefore stage *intents*, rows with their effect on
+their key, as segment files that no record references. If Spark clusters the rows by bucket, which the catalog requests,
+a task also prepares the changes with the tablets of its host. The driver adds the prepared changes in one record. It
+recomputes changes only for buckets that advanced concurrently, or whose rows were in several tasks
 (`streamhouse_spark.write.upsert_intents`). Correctness does not depend on Spark's clustering.
 
-The driver deletes the intents after the commit. Intents left by a crash and unused prepared changes are orphan files.
+The driver deletes the intents after the commit. After a crash, intents and unused prepared changes are orphan files.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     make_identity_ranges,
     make_stager,
     merge_staged_messages,
+    require_fitting_columns,
     require_planned,
     require_same_table,
 )
@@ -63,7 +64,6 @@ from streamhouse_spark.log.staging import (
     schema_changed_error,
 )
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.schema.conversion import refuse_column
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
@@ -75,16 +75,16 @@ from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, R
 
 _UPSERT: Final = int(ChangeType.INSERT)
 _UPDATE: Final = int(ChangeType.UPDATE_AFTER)
-"""Kind of rows of an UPDATE or MERGE that replace a row that was read. All other written rows are new."""
+"""Kind of rows with which an UPDATE or MERGE replaces a row that it read. All other written rows are new."""
 _DELETE: Final = int(ChangeType.DELETE)
-_LEFT_OUT: Final = int(ChangeType.UPDATE_BEFORE)
+_IGNORED: Final = int(ChangeType.UPDATE_BEFORE)
 _KINDS: Final = {
     **dict.fromkeys(("insert", "update", "update_after", "upsert", "update_postimage", "+i", "+u", "i", "u"), _UPSERT),
     **dict.fromkeys(("c", "r"), _UPSERT),
     **dict.fromkeys(("delete", "-d", "d"), _DELETE),
-    **dict.fromkeys(("update_before", "update_preimage", "-u"), _LEFT_OUT),
+    **dict.fromkeys(("update_before", "update_preimage", "-u"), _IGNORED),
 }
-"""Words of this package, Delta, Flink and Debezium, in lower case."""
+"""Change type in this package, Delta, Flink or Debezium, in lower case → kind."""
 _REWRITING_KINDS: Final = {"insert": _UPSERT, "update": _UPDATE, "delete": _DELETE}
 _COMMIT_TRIES_MAX: Final = 10
 
@@ -105,9 +105,9 @@ class KeyedStagingPlan:
     row_kind_column: str | None
     routing: BucketRouter
     is_clustered: bool
-    """Whether Spark was asked to give a task all rows of its buckets."""
+    """Whether Spark was requested to pass all rows of a bucket to one task."""
     missing: frozenset[int] = frozenset()
-    """Columns of `row_schema` that are missing from the rows; tasks fill in their defaults."""
+    """Ids of columns in `row_schema` that are missing from the rows. Tasks fill in their defaults."""
     history: HistoryPoint | None = None
     """The latest log record when the write was planned."""
     replaced: ReplacedPart | None = None
@@ -128,7 +128,8 @@ class KeyedStagingPlan:
     ) -> KeyedStagingPlan:
         """Plan for a state of the table, by default its last read state.
 
-        Raises `SchemaMismatchError` or `InvalidOptionError` if rows of this frame cannot be written with these options.
+        Raises `SchemaMismatchError` or `InvalidOptionError` if rows of the DataFrame cannot be written with the
+        options.
         """
         require_writable(state or table.state, None)
         frame_schema = spark_versions.arrow_schema_of(frame)
@@ -161,19 +162,12 @@ class KeyedStagingPlan:
         )
         names = {name.casefold() for name in frame_schema.names}
         plan = replace(plan, missing=frozenset(c.id for c in plan.row_schema.columns if c.name.casefold() not in names))
-        plain = pa.schema([f.remove_metadata() for f in frame_schema])
-        empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in plain], schema=plain)  # pandas is not loaded
-        convert_to_schema(empty, without_defaults(plan.row_schema), table=table.name, older=state.schemas)
-        for column in plan.row_schema.columns:
-            if not column.nullable and column.default is None and column.name.casefold() not in names:
-                refuse_column(
-                    table.name, column.name, f"is NOT NULL and missing in the rows: {', '.join(frame_schema.names)}"
-                )
+        require_fitting_columns(frame_schema, plan.row_schema, state.schemas, table.name)
         return plan
 
     @property
     def row_schema(self) -> TableSchema:
-        """The columns of the rows."""
+        """The columns that the rows write."""
         if self.write.columns is None:
             return self.schema
         column_names = {*self.write.columns, *self.key}
@@ -181,7 +175,6 @@ class KeyedStagingPlan:
 
     @property
     def _filled_schema(self) -> TableSchema:
-        """The columns of the rows, with the evaluated defaults of this write."""
         return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property
@@ -195,9 +188,9 @@ class KeyedStagingPlan:
         *,
         inline_bytes_max: int = TASK_INLINE_BYTES_MAX,
     ) -> StagedCommitMessage:
-        """Stage all rows of a task, and prepare their changes if the task may have all rows of its buckets.
+        """Stage all rows of a task, and prepare their changes if Spark clusters the rows by bucket.
 
-        Everything is durable when this returns, but not visible. Raises `SchemaMismatchError` for values that do not
+        When this returns, the intents are durable but not visible. Raises `SchemaMismatchError` for values that do not
         fit.
         """
         partitions: list[pa.Table] = []
@@ -211,7 +204,7 @@ class KeyedStagingPlan:
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
-        """Return bucket → reader of its intents, in segment order."""
+        """Return bucket → function that reads the intents of the bucket in segment order."""
         segments_by_bucket: dict[int, list[StagedSegment]] = {}
         for segment in segments:
             segments_by_bucket.setdefault(segment.segment.bucket, []).append(segment)
@@ -223,10 +216,10 @@ class KeyedStagingPlan:
     def _read_intents(self, table: Table, segments: Sequence[StagedSegment], schema: TableSchema) -> BucketIntents:
         """Read intents with the columns of the table's current schema.
 
-        Raises `CommitConflictError` if their columns or the defaults in them changed.
+        Raises `CommitConflictError` if columns, or defaults that are in the intents, changed.
         """
         filled_schema = schema
-        if self.write.columns is not None:  # other columns get their defaults at commit
+        if self.write.columns is not None:  # the commit fills in the defaults of all other columns
             column_ids = {column.id for column in self.row_schema.columns}
             filled_schema = TableSchema(tuple(column for column in schema.columns if column.id in column_ids))
         if not has_same_meaning(self.schema, schema) or not same_defaults(self.schema, filled_schema, self.missing):
@@ -255,8 +248,8 @@ class KeyedStagingPlan:
         return merge_staged_rows(parts) if parts else None
 
     def _number_rows(self, intents: pa.Table, numbers: IdentityRanges | None) -> pa.Table:
-        """Return intents with identity values for rows without one; existing rows keep theirs. Raises as
-        `IdentityRanges.numbered`.
+        """Fill in identity values of new rows. Existing rows keep their values. Raises `SchemaMismatchError` for a new
+        row that has a value, and the errors of `IdentityRanges.fill_numbers`.
         """
         if numbers is None:
             return intents
@@ -265,7 +258,9 @@ class KeyedStagingPlan:
         return numbers.fill_numbers(intents, kinds == _DELETE)
 
     def _make_intents(self, rows: pa.Table) -> pa.Table:
-        """Return each row's effect on its key followed by all table columns, null where they do not apply."""
+        """Return the intents of rows: the effect on the key, and all table columns, which are null if they do not
+        apply.
+        """
         if self.row_kind_column is None:
             upserts = convert_to_schema(rows, self._filled_schema, table=self.table)
             return _add_kinds(np.full(rows.num_rows, _UPSERT, np.int8), upserts, self.schema)
@@ -301,10 +296,10 @@ def commit_intents(
     read: ReadVersion | None = None,
     choose: OverwriteFilterFactory | None = None,
 ) -> BucketOffsets:
-    """Turn the tasks' staged intents, in task order, into changes and commit them. See `Table.upsert`.
+    """Convert the tasks' staged intents, in task order, to changes and commit them. See `Table.upsert`.
 
-    With ``read``, the intents belong to a statement that read the table, and their order has no meaning: a key that is
-    both deleted and written keeps the written row. Raises `CommitConflictError` if rows that the statement depends on
+    With ``read``, the intents are from a statement that read the table. Their order has no meaning: a key that is
+    deleted and written keeps the written row. Raises `CommitConflictError` if rows that the statement depends on
     changed since. With ``choose``, the intents replace the rows of these partitions.
     """
     require_planned(table, messages)
@@ -313,8 +308,8 @@ def commit_intents(
         require_same_table(table, staged)
     if staged is not None and table.storage.now_ms() - staged.staged_ms > STAGED_AGE_MS_MAX:
         raise CommitConflictError(
-            f"{table.name}: rows were staged so long ago that cleaning may have removed them; nothing was written, "
-            "write them again",
+            f"{table.name}: rows were staged so long ago that garbage collection may have deleted them; nothing was "
+            "written, retry the write"
         )
     segments = staged.segments if staged else ()
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
@@ -332,13 +327,13 @@ def commit_intents(
             if attempt == _COMMIT_TRIES_MAX or table.refresh().schema_id == state.schema_id:
                 raise
     for uuid in set(uuids):
-        with suppress(StorageError):  # an orphan: cleaning deletes it later
+        with suppress(StorageError):  # garbage collection deletes the orphan file later
             table.storage.delete(segment_key(table.uuid, uuid))
     return offsets
 
 
 def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
-    """Return the prepared changes of buckets whose rows all came from one task."""
+    """Return the prepared changes of the buckets whose rows were all in one task."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
     return [p for message in messages for p in message.prepared if having_rows[p.bucket] == 1]
@@ -363,7 +358,7 @@ def _read_batches(
 
 
 def _intent_schema(schema: TableSchema) -> TableSchema:
-    """Return the schema of intents. All columns are nullable, because a deletion has only the key."""
+    """Return the schema of intents. All columns are nullable, because a delete has only the key."""
     return TableSchema((CHANGE_COLUMN, *(replace(column, nullable=True) for column in schema.columns)))
 
 
@@ -376,10 +371,10 @@ def _add_kinds(kinds: Kinds, rows: pa.Table, schema: TableSchema) -> pa.Table:
 def _find_kind_column(frame_schema: pa.Schema, name: str, table: str) -> str:
     matching_fields = [field for field in frame_schema if field.name.casefold() == name.casefold()]
     if len(matching_fields) != 1 or not pa.types.is_string(matching_fields[0].type):
-        kind = f"of type {matching_fields[0].type}" if matching_fields else "not there"
+        problem = f"has type {matching_fields[0].type}" if matching_fields else "is missing"
         raise InvalidOptionError(
-            f"rowKindColumn of the write into {table} is '{name}', which is {kind}; the rows have "
-            f"{', '.join(frame_schema.names)}; name a column of texts"
+            f"rowKindColumn of the write into {table} is '{name}', which {problem}, expected a text column; the rows "
+            f"have {', '.join(frame_schema.names)}"
         )
     text: str = matching_fields[0].name
     return text
@@ -392,7 +387,7 @@ def _parse_kinds(values: pa.ChunkedArray, kind_by_word: Mapping[str, int], table
     if places.null_count:
         wrong = values.filter(places.is_null())[0].as_py()
         raise SchemaMismatchError(
-            f"column '{column}' of the rows for {table} says {wrong!r} of a row; expected insert, update_after, delete "
+            f"column '{column}' of the rows for {table} is {wrong!r} in a row, expected insert, update_after, delete "
             "or update_before, or the short forms +I, +U, -D, -U or c, r, u, d"
         )
     kinds: Kinds = np.array(list(kind_by_word.values()), np.int8)[places.to_numpy()]

@@ -1,11 +1,11 @@
-"""Incremental maintenance of GROUP BY views: new group rows from the view's old rows and the changes. Pure.
+"""Incremental maintenance of GROUP BY views: SQL that computes new group rows from the view's rows and the changes.
 
-The view's own rows are the state. Each aggregate is SQL over its old value and the inserted and deleted values. If
+The rows of the view are the state. Each new value is SQL over the old value and the inserted and deleted values. If
 these do not determine the new value, for example because the minimum was deleted, the group is recomputed from its
-rows.
+source rows.
 
-Two statements do the work. The first aggregates the changes per group. The driver joins the view's old rows to them,
-and the second statement computes the new rows with Spark's own arithmetic.
+There are two statements. The first aggregates the changes per group. The driver joins the view's old rows to the
+result. The second statement computes the new rows with Spark's arithmetic.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, Writer, coalesce_tasks, list_columns, quote_name
 from streamhouse_spark.views.ivm.logical_plan import Group, print_sql
 from streamhouse_spark.views.ivm.query_parser import has_aggregate
-from streamhouse_spark.views.ivm.refresh_sql import GONE, KEY, Statements, hash_sql
+from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, Statements, hash_sql
 
 ROWS: Final = "__streamhouse_rows"
 """Rows inserted into a group, minus rows deleted from it."""
 _EXACT_MAX: Final = 1 << 53
-"""Largest sum that is exact both as BIGINT and as DOUBLE, the type in which Spark accumulates an average."""
+"""Largest sum that is exact as BIGINT and also as DOUBLE, the type in which Spark accumulates an average."""
 _DECIMAL_DIGITS_MAX: Final = 37
-"""Sums with more digits may have overflowed, which is NULL if ANSI mode is off."""
+"""Maximum digits of a sum that cannot have overflowed. Without ANSI mode, an overflow is NULL."""
 _NUMBERS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double"})
 _ORDERED: Final = _NUMBERS | {"string", "date", "timestamp", "timestamp_ntz", "boolean"}
-Kind = Literal["rows", "count", "sum", "grown", "min", "max", "distinct"]
+Kind = Literal["rows", "count", "sum", "float_sum", "min", "max", "distinct"]
 RECOMPUTE: Final = "__streamhouse_again"
 """Whether a group must be recomputed from its rows."""
 EXISTS: Final = "__streamhouse_there"
@@ -40,7 +40,7 @@ _REMAINS: Final = "__streamhouse_stays"
 
 
 def old_name(column: str) -> str:
-    """Return the name of a column of the view's old row, next to the changes."""
+    """Return the name under which the view's old value of a column is joined to the changes."""
     return f"__streamhouse_old_{column}"
 
 
@@ -58,17 +58,18 @@ def state_column(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """An aggregate of a group, as a column of the plan."""
+    """A column of the plan that is an aggregate of the group."""
 
     column: str
     kind: Kind
-    """``grown`` is a sum of floating point numbers, which is exact only without deletes. ``distinct`` is
-    COUNT(DISTINCT), which stays known only if no non-null value was inserted or deleted."""
+    """``float_sum`` is a sum of floating-point numbers, which is exact only without deletes. ``distinct`` is
+    COUNT(DISTINCT), which is known only if no non-null value was inserted or deleted.
+    """
     of: str
     """The argument as SQL; empty for COUNT(*)."""
     type: str
     counted: str | None = None
-    """The column that counts the argument's values, if the view has one."""
+    """The view's column that counts the values of the argument; None if the view has no such column."""
 
     @property
     def _old(self) -> str:
@@ -87,7 +88,7 @@ class Aggregate:
         return f"__streamhouse_count_{self.column}"
 
     def change_columns(self) -> list[str]:
-        """Return the SQL columns that aggregate the inserted and the deleted values."""
+        """Return SQL columns that aggregate the inserted values and the deleted values."""
         inserted, deleted = (f"CASE WHEN {WEIGHT} {sign} 0 THEN {self.of} END" for sign in "><")
         count = f"COALESCE(SUM(CASE WHEN ({self.of}) IS NOT NULL THEN {WEIGHT} ELSE 0 END), 0) AS {self._count}"
         match self.kind:
@@ -97,7 +98,7 @@ class Aggregate:
                 return [count]
             case "sum":
                 return [f"SUM({inserted}) AS {self._inserted}", f"SUM({deleted}) AS {self._deleted}", count]
-            case "grown":
+            case "float_sum":
                 return [f"SUM({inserted}) AS {self._inserted}", f"COUNT({deleted}) AS {self._deleted}"]
             case "min" | "max":
                 return [f"{self.kind}({inserted}) AS {self._inserted}", f"{self.kind}({deleted}) AS {self._deleted}"]
@@ -105,7 +106,7 @@ class Aggregate:
                 return [f"COUNT({self.of}) AS {self._count}"]
 
     def value_sql(self) -> str:
-        """Return the new value as far as it is known; a sum over no values is 0."""
+        """Return SQL of the new value, valid if `is_known_sql` is true. A sum of no values is 0."""
         old, inserted, none = self._old, self._inserted, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":
@@ -115,7 +116,7 @@ class Aggregate:
             case "sum":
                 increased = f"CAST(COALESCE({old}, {none}) + COALESCE({inserted}, {none}) AS {self.type})"
                 return f"CAST({increased} - COALESCE({self._deleted}, {none}) AS {self.type})"
-            case "grown":
+            case "float_sum":
                 unless_null = f"WHEN {inserted} IS NULL THEN {old} ELSE {old} + {inserted} END"
                 return f"CASE WHEN {old} IS NULL THEN {inserted} {unless_null}"
             case "min" | "max":
@@ -124,7 +125,7 @@ class Aggregate:
                 return f"COALESCE({old}, 0L)"
 
     def result_sql(self) -> str:
-        """Return the new value to store, over that of `value_sql`."""
+        """Return SQL of the value to store, computed from `value_sql`. A sum of no values becomes NULL."""
         value = value_name(self.column)
         if self.kind != "sum":
             return value
@@ -135,7 +136,7 @@ class Aggregate:
         )
 
     def is_known_sql(self) -> str:
-        """Return the condition under which the value of `result_sql` is correct."""
+        """Return the SQL condition under which the value of `result_sql` is correct."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
@@ -146,7 +147,7 @@ class Aggregate:
                     f"CASE WHEN {self._old} IS NULL THEN {self._count} >= 0 WHEN {self._count} >= 0 THEN TRUE"
                     f" WHEN {value} <> 0 THEN TRUE{counted} ELSE FALSE END"
                 )
-            case "grown":
+            case "float_sum":
                 return f"{self._deleted} = 0"
             case "min" | "max":
                 sign = ">" if self.kind == "min" else "<"
@@ -155,14 +156,14 @@ class Aggregate:
                 return f"{self._count} = 0"
 
     def nonempty_sql(self) -> str:
-        """Return a condition that is sufficient for the group to have a row."""
+        """Return an SQL condition that is sufficient for the group to have a source row."""
         value = value_name(self.column)
         match self.kind:
             case "rows" | "count":
                 return f"{value} > 0"
             case "sum":
                 return f"{value} <> 0"
-            case "grown" | "min" | "max":
+            case "float_sum" | "min" | "max":
                 return f"{self.is_known_sql()} AND {value} IS NOT NULL"
             case "distinct":
                 return f"{self.is_known_sql()} AND {value} > 0"
@@ -170,19 +171,19 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True)
 class DerivedColumn:
-    """A column computed from the grouping columns and from aggregates that the view stores."""
+    """A column that is computed from grouping columns and from aggregates that the view stores."""
 
     sql: str
     is_exact_sql: str = "TRUE"
-    """The condition under which the value equals the one that Spark computes from the rows."""
+    """The condition under which the value equals Spark's result over the source rows."""
 
 
 Part = Aggregate | DerivedColumn
 
 
 def plan_aggregates(root: Group, types: Mapping[str, str]) -> dict[str, Part] | None:
-    """Return how to maintain each column of a GROUP BY; None if some column cannot be maintained. ``types`` are
-    Spark's.
+    """Return how to maintain each column of a GROUP BY. Returns None if a column cannot be maintained. ``types`` are
+    Spark's types.
     """
     base: dict[str, Aggregate] = {}
     for column, expression in root.exprs.items():
@@ -221,7 +222,7 @@ def _parse_aggregate(column: str, expression: exp.Expr, kind: str, root: Group) 
         case exp.Sum() if kind == "bigint" or _decimal_digits(kind) in range(1, _DECIMAL_DIGITS_MAX + 1):
             return Aggregate(column, "sum", of, kind)
         case exp.Sum() if kind == "double":
-            return Aggregate(column, "grown", of, kind)
+            return Aggregate(column, "float_sum", of, kind)
         case exp.Min() | exp.Max() if kind in _ORDERED or _decimal_digits(kind):
             return Aggregate(column, "min" if isinstance(expression, exp.Min) else "max", of, kind)
     return None
@@ -246,7 +247,7 @@ def _derived_column(
 
 
 def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate]) -> DerivedColumn | None:
-    """Return an average of integers as sum divided by count, if the view stores both."""
+    """Return an average of integers as sum divided by count, if the view stores the sum and the count."""
     of = print_sql(expression.this)
     total = next(
         (p for p in base.values() if p.kind == "sum" and p.of == of and p.type == "bigint" and p.counted), None
@@ -259,7 +260,6 @@ def _derive_average(expression: exp.Avg, kind: str, base: Mapping[str, Aggregate
 
 
 def _is_not_null(expression: exp.Expr, root: Group) -> bool:
-    """Return whether an expression is a NOT NULL column of the child."""
     return isinstance(expression, exp.Column) and expression.name in root.child.not_null
 
 
@@ -269,7 +269,7 @@ def _decimal_digits(kind: str) -> int:
 
 
 def group_column(column: str) -> str:
-    """Return the name of a grouping column next to the view's columns."""
+    """Return the name under which a grouping column is returned in addition to the view's columns."""
     return f"__streamhouse_group_{column}"
 
 
@@ -283,7 +283,7 @@ class IncrementalAggregate:
 
     @classmethod
     def of(cls, statements: Statements) -> IncrementalAggregate | None:
-        """Return the statements; None for a view whose columns do not suffice for incremental maintenance."""
+        """Return the statements, or None if the view's columns are not sufficient for incremental maintenance."""
         root = statements.root
         if not isinstance(root, Group) or root.having is not None or statements.identity == "bag":
             return None
@@ -310,9 +310,9 @@ class IncrementalAggregate:
         return {name: self.root.exprs[by_name[name]].name for name in self.statements.key_columns}
 
     def changes_sql(self, writer: Writer, *, one_task: bool = False) -> str | None:
-        """Return the SQL of the changed groups with their aggregated changes; None if nothing below changed.
+        """Return the SQL of the changed groups with their aggregated changes, or None if no source changed.
 
-        ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
+        ``one_task`` avoids a shuffle, which is cheaper for few rows.
         """
         root = self.root
         delta = writer.delta(root.child)
@@ -327,10 +327,9 @@ class IncrementalAggregate:
         return f"SELECT {key}{groups}{', '.join(columns)} FROM ({coalesce_tasks(delta, one_task=one_task)}) q{by}"
 
     def merge_sql(self, relation: str) -> str:
-        """Return the view's new rows: its columns, `GONE`, `RECOMPUTE`, and the groups as `group_column`.
+        """Return the SQL of the view's changed rows: its columns, `IS_DELETED`, `RECOMPUTE`, and each `group_column`.
 
-        ``relation`` has the columns of `changes_sql`, `EXISTS`, and the view's old values as `old_name`. Unchanged rows
-        are left out.
+        ``relation`` has the columns of `changes_sql`, `EXISTS`, and the view's old values as `old_name`.
         """
         first, second = [], [f"{self._remains_sql()} AS {_REMAINS}"]
         for part in self.aggregates:
@@ -350,16 +349,25 @@ class IncrementalAggregate:
         groups = [f"{column} AS {group_column(column)}" for column in self.root.groups]
         same = " AND ".join(f"{value} <=> {old_name(column)}" for column, value in values.items())
         unchanged = f"NOT {recompute} AND (({_REMAINS} AND {EXISTS} AND {same}) OR (NOT {_REMAINS} AND NOT {EXISTS}))"
-        columns = [*key, *shown, f"COALESCE(NOT {_REMAINS}, FALSE) AS {GONE}", f"{recompute} AS {RECOMPUTE}", *groups]
+        columns = [
+            *key,
+            *shown,
+            f"COALESCE(NOT {_REMAINS}, FALSE) AS {IS_DELETED}",
+            f"{recompute} AS {RECOMPUTE}",
+            *groups,
+        ]
         return f"SELECT {', '.join(columns)} FROM ({rows}) b WHERE NOT ({unchanged})"
 
     def _is_exact_sql(self) -> str:
-        """Return the condition that all values of the group's new row are known."""
+        """Return the SQL condition that all values of the group's new row are known."""
         computed = [part.is_exact_sql for part in self.parts.values() if not isinstance(part, Aggregate)]
         return " AND ".join([*(state_column(part.column) for part in self.aggregates), *computed]) or "TRUE"
 
     def _remains_sql(self) -> str:
-        """Return whether the group has a row afterwards; NULL if unknown. A group had a row if the view has one."""
+        """Return SQL for whether the group has source rows after the changes; NULL if unknown.
+
+        The group had source rows before the changes if the view has its row.
+        """
         if not self.root.groups:
             return "TRUE"
         count_test = "CASE WHEN {0} > 0 THEN TRUE WHEN {0} = 0 THEN FALSE END"

@@ -1,12 +1,12 @@
-"""SQL over Z-sets, generated from a plan: rows with a weight, +1 for an insert and −1 for a delete. Pure.
+"""SQL over Z-sets, generated from a plan: rows with a weight, +1 for an insert and −1 for a delete.
 
-Each node has its rows at the old and at the new source versions, and its delta between the two. A node with no change
-below it has no delta, and its terms are dropped. Touched groups are recomputed from their rows, so any aggregate is
-correct under deletes.
+A node of the plan has rows at the old and at the new source versions, and a delta between them. A node over unchanged
+sources has no delta, and its terms are omitted. Groups with changes are recomputed from their rows, so every aggregate
+is correct under deletes.
 
-An index lookup can replace a scan of the unchanged side of a join: if the condition equates that side's whole primary
-key with columns of the other side, of which only one source changed, the changes of that source contain all needed
-keys.
+An index lookup can replace a scan of the unchanged side of a join. This requires that the join condition equates that
+side's whole primary key with columns of the other side, and that only one source of the other side changed. Then the
+changes of that source contain all needed keys.
 """
 
 from __future__ import annotations
@@ -17,13 +17,24 @@ from typing import Final
 from sqlglot import exp
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.views.ivm.logical_plan import FilterProject, Group, Join, Node, Scan, Union, print_sql
+from streamhouse_spark.views.ivm.logical_plan import (
+    FilterProject,
+    Group,
+    Join,
+    Node,
+    Scan,
+    Union,
+    iter_scans,
+    print_sql,
+    split_conjunction,
+    walk,
+)
 
 WEIGHT: Final = "__streamhouse_weight"
 ONE: Final = "__streamhouse_one"
-"""The column of rows that have no columns."""
+"""Name of a placeholder column for rows that have no other columns."""
 At = str
-"""``old`` or ``new``; followed by ``_by_`` and the `scan_name` for a source whose rows are looked up."""
+"""``old`` or ``new``, the source version; with suffix ``_by_`` and the `scan_name` for looked-up rows."""
 _KINDS: Final = {
     "inner": "JOIN",
     "left": "LEFT JOIN",
@@ -35,26 +46,26 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class IndexedSide:
-    """One use of a source whose needed rows can be looked up by the keys in changes of another source."""
+    """A use of a source whose rows can be looked up by the keys in changes of another source."""
 
     table: str
     key: tuple[str, ...]
-    """Its primary key."""
+    """Primary key of the source."""
     columns: tuple[str, ...]
-    """Its columns that the plan reads."""
+    """Columns of the source that the plan reads."""
     changed: str
-    """The source whose changes contain the keys."""
+    """The other source, whose changes contain the keys."""
     lookup_columns: tuple[str, ...]
-    """Columns of that source, in the order of the key."""
+    """Columns of ``changed`` that contain the keys, in the order of ``key``."""
 
 
 def scan_name(scan: Scan) -> str:
-    """Return the name of a use of a source: its first column, which is unique in the plan."""
+    """Return the name of a scan: its first column, which is unique in the plan."""
     return next(iter(scan.of))
 
 
 def single_scan(node: Node) -> Scan | None:
-    """Return the scan below filters and projections; None for any other node."""
+    """Return the scan below filters and projections, or None if there is another node."""
     while isinstance(node, FilterProject):
         node = node.child
     return node if isinstance(node, Scan) else None
@@ -63,17 +74,17 @@ def single_scan(node: Node) -> Scan | None:
 def find_indexed_sides(
     root: Node, changed: Collection[str], keys: Mapping[str, tuple[str, ...]]
 ) -> dict[str, IndexedSide]:
-    """Return the uses of sources that can be looked up by key, by `scan_name`.
+    """Return `scan_name` → the use of a source whose rows can be looked up by key.
 
     ``keys`` maps each source that supports lookups to its primary key.
     """
     sides = {}
-    for join in _iter_joins(root):
+    for join in (node for node in walk(root) if isinstance(node, Join)):
         for side, other in ((join.left, join.right), (join.right, join.left)):
             scan = single_scan(other)
             if scan is None or not (key := keys.get(scan.table)):
                 continue
-            changed_scans = [sides for sides in iter_scans(side) if sides.table in changed]
+            changed_scans = [changed_scan for changed_scan in iter_scans(side) if changed_scan.table in changed]
             key_columns = (
                 _matching_key_columns(join.on, side, changed_scans[0], other, key) if len(changed_scans) == 1 else None
             )
@@ -100,7 +111,7 @@ def _matching_key_columns(
 
 def iter_equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[str, str]]:
     """Yield the pairs of columns of two nodes that a condition equates."""
-    for part in on.flatten() if isinstance(on, exp.And) else [on]:
+    for part in split_conjunction(on):
         equal = part.unnest()
         if isinstance(equal, exp.EQ) and isinstance(equal.this, exp.Column):
             left, right = equal.this.name, equal.expression.name
@@ -109,36 +120,8 @@ def iter_equal_columns(on: exp.Expr, side: Node, other: Node) -> Iterator[tuple[
                 yield from ((a, b) for a, b in pairs if a in side.columns and b in other.columns)
 
 
-def _iter_joins(node: Node) -> Iterator[Join]:
-    match node:
-        case FilterProject() | Group():
-            yield from _iter_joins(node.child)
-        case Join():
-            yield node
-            yield from _iter_joins(node.left)
-            yield from _iter_joins(node.right)
-        case Union(parts):
-            for part in parts:
-                yield from _iter_joins(part)
-
-
-def iter_scans(node: Node) -> Iterator[Scan]:
-    """Yield all scans at or below a node."""
-    match node:
-        case Scan():
-            yield node
-        case FilterProject() | Group():
-            yield from iter_scans(node.child)
-        case Join():
-            yield from iter_scans(node.left)
-            yield from iter_scans(node.right)
-        case Union(parts):
-            for part in parts:
-                yield from iter_scans(part)
-
-
 def _resolve_origin(node: Node, name: str) -> tuple[Scan, str] | None:
-    """Return the scan and the source column behind a column; None if an expression lies in between."""
+    """Return the scan and the source column from which a column is selected; None for a computed column."""
     match node:
         case Scan():
             return node, node.of[name]
@@ -156,12 +139,12 @@ def list_columns(columns: Sequence[str], of: str = "") -> str:
 
 
 def null_safe_equal(columns: Sequence[str], left: str, right: str) -> str:
-    """Return the condition that two rows have equal columns, with NULL equal to NULL."""
+    """Return the SQL condition that two rows have equal columns, with NULL equal to NULL."""
     return " AND ".join(f"{left}.{c} <=> {right}.{c}" for c in columns) or "TRUE"
 
 
 def coalesce_tasks(rows: str, *, one_task: bool) -> str:
-    """Return the rows in one task if ``one_task`` is set, so that grouping them needs no shuffle."""
+    """Return SQL of the rows. With ``one_task`` they are in one task, so that grouping them needs no shuffle."""
     return f"SELECT /*+ COALESCE(1) */ * FROM ({rows}) q" if one_task else rows
 
 
@@ -171,13 +154,13 @@ def quote_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Writes the SQL of nodes. Its relations are ``{prefix}{source}_old``, ``_new`` and ``_delta``."""
+    """Generates the SQL of nodes over the relations ``{prefix}{source}_old``, ``_new`` and ``_delta``."""
 
     prefix: str
     changed: Collection[str]
     """The sources that changed."""
     looked_up: Collection[str] = ()
-    """The uses of sources (`scan_name`) whose join partners were looked up into a relation: see `IndexedSide`."""
+    """`scan_name` of the scans whose matching rows were looked up into a relation, see `IndexedSide`."""
 
     def rows(self, node: Node, at: At) -> str:
         """Return the SQL of a node's rows at the old or the new versions."""
@@ -195,20 +178,20 @@ class Writer:
                 return self.groups(node, self.rows(node.child, at))
 
     def groups(self, node: Group, rows: str, *also: str) -> str:
-        """Return the SQL of the groups of ``rows``, preceded by further expressions over the grouping columns."""
+        """Return the SQL of the groups of ``rows``. ``also`` are further expressions before the node's columns."""
         group = f" GROUP BY {list_columns(node.groups)}" if node.groups else ""
         having = f" HAVING {print_sql(node.having)}" if node.having is not None else ""
         return f"SELECT {', '.join([*also, _select_list(node.exprs)])} FROM ({rows}) q{group}{having}"
 
     def touched_groups(self, node: Group, *, one_task: bool = False) -> str | None:
-        """Return the SQL of the groups that changes touch; None if nothing below the node changed."""
+        """Return the SQL of the groups that have changes, or None if no source of the node changed."""
         delta = self.delta(node.child)
         return (
             delta and f"SELECT DISTINCT {list_columns(node.groups)} FROM ({coalesce_tasks(delta, one_task=one_task)}) q"
         )
 
     def rows_of_groups(self, node: Group, at: At, touched: str, condition: str = "") -> str:
-        """Return the child's rows of the ``touched`` groups. ``condition`` is implied by membership and prunes
+        """Return the SQL of the input rows of the ``touched`` groups. ``condition`` holds for all of them and prunes
         files.
         """
         rows = self.rows(node.child, at)
@@ -219,7 +202,7 @@ class Writer:
         return f"SELECT a.* FROM ({rows}) a LEFT SEMI JOIN ({touched}) b ON {null_safe_equal(node.groups, 'a', 'b')}"
 
     def delta(self, node: Node) -> str | None:
-        """Return the SQL of inserted and deleted rows with their weights; None if nothing below the node changed."""
+        """Return the SQL of inserted and deleted rows with their weights, or None if no source of the node changed."""
         match node:
             case Scan():
                 rows = f"SELECT {_rename_columns(node)}, {WEIGHT} FROM {self.prefix}{node.table}_delta"
@@ -279,16 +262,17 @@ class Writer:
         return _union_all(terms)
 
     def _join_side(self, node: Node, at: At) -> str:
-        """Return a superset of the node's rows that can match changes of the join's other side."""
+        """Return the SQL of a superset of the node's rows that can match changes of the join's other side."""
         scan = single_scan(node)
         name = scan_name(scan) if scan is not None else None
         return self.rows(node, f"{at}_by_{name}" if name in self.looked_up else at)
 
     def _match_changes(self, node: Join, a: Node, b: Node, a_delta: str | None, b_delta: str | None) -> list[str]:
-        """Return the changes of ``a``'s rows without a match in ``b``; for a semi join, of those with a match.
+        """Return the SQL terms for changes of the rows of ``a`` without a match in ``b``; for a semi join, with a
+        match.
 
-        Changed rows of ``a`` are tested against the new ``b``. Of the old rows, only those that match a change of ``b``
-        can change sides.
+        Changed rows of ``a`` are tested against the new ``b``. Of the old rows of ``a``, only those that match a change
+        of ``b`` can gain or lose their match.
         """
         on = print_sql(node.on)
         cols = ", ".join(c if c in a.columns else f"NULL AS {c}" for c in node.columns)

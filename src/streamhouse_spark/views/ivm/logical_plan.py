@@ -1,11 +1,11 @@
-"""Logical plan of a view's query, and the SQL dialect of its expressions. Pure.
+"""Logical plan of a view's query, and the SQL dialect of its expressions.
 
-Column names are unique in the whole plan, so the SQL of a node can be nested anywhere in the SQL of another.
+Column names are unique in the whole plan, so the SQL of a node can be nested anywhere in the SQL of another node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -33,19 +33,19 @@ _LITERAL_TYPES: Final = {
 
 
 class TypedLiteral(exp.Expression):
-    """A literal after the name of its type, as in ``DATE'2026-01-01'``. Spark evaluates it when it parses the query."""
+    """A literal with a type prefix, such as ``DATE'2026-01-01'``. Spark evaluates it when it parses the query."""
 
     arg_types: ClassVar = {"this": True, "kind": True}
 
 
 class SuffixedNumber(exp.Expression):
-    """A number with a type suffix, as in ``10L``. ``this`` is its text."""
+    """A number with a type suffix, such as ``10L``. ``this`` is its text."""
 
     arg_types: ClassVar = {"this": True}
 
 
 def _parse_unit_function(name: str, arguments: Sequence[exp.Expr]) -> exp.Expr:
-    """Build a function whose first of three arguments is a unit of time rather than a column."""
+    """Build a function call. If there are three arguments, the first is a unit of time and not a column."""
     unit, *rest = arguments
     is_unit = len(arguments) == 3 and isinstance(unit, exp.Column)
     return exp.Anonymous(this=name, expressions=[exp.var(unit.name) if is_unit else unit, *rest])
@@ -56,7 +56,7 @@ def _parse_typed_literal(_parser: Any, this: exp.Expr, data_type: exp.DataType) 
 
 
 class QueryDialect(Spark):
-    """Spark's dialect, printing what it parsed as it was written."""
+    """Spark's dialect, except that it prints parsed expressions in the form in which they were written."""
 
     class Tokenizer(Spark.Tokenizer):
         STRING_ESCAPES: ClassVar = ["\\", "'", '"']
@@ -101,8 +101,8 @@ def print_sql(expression: exp.Expr) -> str:
     return str(expression.sql(QueryDialect))
 
 
-class UnsupportedQueryError(Exception):  # callers raise it as InvalidOptionError with the view's name
-    """A part of a query that cannot be maintained incrementally, with the reason."""
+class UnsupportedQueryError(Exception):  # `reject_unsupported` converts it to `InvalidOptionError`
+    """A part of a query cannot be maintained incrementally."""
 
     def __init__(self, why: str, part: exp.Expr | str) -> None:
         text = part if isinstance(part, str) else print_sql(part)
@@ -111,7 +111,7 @@ class UnsupportedQueryError(Exception):  # callers raise it as InvalidOptionErro
 
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
-    """Columns and constraints of a source, as far as a plan needs them."""
+    """Columns and constraints of a source."""
 
     columns: tuple[str, ...]
     key: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Scan:
     of: Mapping[str, str]
     """Name in the plan → column of the table."""
     key: tuple[str, ...] | None
-    """Columns that are unique in the bag, with NULL equal to NULL; None if unknown."""
+    """Columns whose values are unique, with NULL equal to NULL; None if unknown."""
     not_null: frozenset[str]
 
     @property
@@ -174,20 +174,21 @@ class Union:
     columns: tuple[str, ...]
     not_null: frozenset[str]
     sizes_differ: bool = False
-    """Whether a column is a CHAR of different lengths in the two parts. Spark pads comparisons with it as in the first
-    part."""
+    """Whether the two parts have CHAR columns of different lengths. For comparisons, Spark then pads the values to the
+    length in the first part.
+    """
     key: None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A GROUP BY with its select list. Without grouping columns it always returns one row, even over no rows."""
+    """A GROUP BY with its select list. Without grouping columns it returns one row, even for no input rows."""
 
     child: Node
     groups: tuple[str, ...]
-    """The grouping columns of the child."""
+    """The grouping columns, which are columns of ``child``."""
     exprs: Mapping[str, exp.Expr]
-    """Name of a selected column → its expression over the child, with aggregates."""
+    """Name of a selected column → its expression over ``child``, which may contain aggregates."""
     having: exp.Expr | None
     key: tuple[str, ...] | None
     not_null: frozenset[str]
@@ -200,14 +201,29 @@ class Group:
 Node = Scan | FilterProject | Join | Union | Group
 
 
-def source_tables(node: Node) -> frozenset[str]:
-    """Return the sources that a node reads."""
+def walk(node: Node) -> Iterator[Node]:
+    """Yield the node and all nodes below it."""
+    yield node
     match node:
-        case Scan(table):
-            return frozenset({table})
         case FilterProject() | Group():
-            return source_tables(node.child)
+            yield from walk(node.child)
         case Join():
-            return source_tables(node.left) | source_tables(node.right)
+            yield from walk(node.left)
+            yield from walk(node.right)
         case Union(parts):
-            return frozenset().union(*map(source_tables, parts))
+            for part in parts:
+                yield from walk(part)
+
+
+def iter_scans(node: Node) -> Iterator[Scan]:
+    """Yield all scans at or below a node."""
+    return (scan for scan in walk(node) if isinstance(scan, Scan))
+
+
+def source_tables(node: Node) -> frozenset[str]:
+    """Return all sources that a node reads."""
+    return frozenset(scan.table for scan in iter_scans(node))
+
+
+def split_conjunction(condition: exp.Expr) -> list[exp.Expr]:
+    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]

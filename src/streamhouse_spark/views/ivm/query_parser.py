@@ -1,8 +1,8 @@
-"""Parsing of queries into plans. Pure.
+"""Conversion of queries to plans.
 
-sqlglot parses the query and resolves columns to tables; this module does everything else. A query that a plan cannot
-express is rejected with the part that prevents it. Which expressions are deterministic is decided by allow lists: a
-deny list would miss functions that nobody listed.
+sqlglot parses the query and resolves columns to tables, and this module builds the plan. A query that a plan cannot
+express is rejected, and the error shows the unsupported part. Allow lists determine which expressions are
+deterministic, because a deny list could miss functions.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from streamhouse_spark.views.ivm.logical_plan import (
     Union,
     UnsupportedQueryError,
     print_sql,
+    split_conjunction,
 )
 
 TypesOf = Callable[[Node], Mapping[str, str]]
-"""Returns the column types of a node, as Spark analyses it."""
+"""Returns the column types of a node according to Spark's analysis."""
 _INTEGERS: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 20}
-"""Integer types, with the precision of the DECIMAL that Spark compares them as."""
+"""Integer type → precision of the DECIMAL to which Spark converts it for comparisons with a DECIMAL."""
 _DECIMAL_DIGITS_MAX: Final = 38
 _EXACT_AS: Final = {
     "float": {"tinyint", "smallint", "double"},
@@ -44,14 +45,14 @@ _EXACT_AS: Final = {
     "timestamp_ntz": {"date", "timestamp"},
     "string": {*_INTEGERS, "date", "timestamp", "timestamp_ntz", "boolean"},
 }
-"""Type → other types whose values stay distinct in a comparison with it. A time zone may skip a DATE."""
+"""Type → other types whose values remain distinct when Spark compares them with it."""
 _CLASSES: Final = """
     Add And Avg Between BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Boolean Bracket Case Cast Column Concat Count CountIf
     DPipe DataType DataTypeParam Distinct Div Dot EQ Escape Extract Filter GT GTE ILike Identifier If In IntDiv Interval
     IntervalSpan Is LT LTE Like Literal Max Min Mod Mul NEQ Neg Not Null NullSafeEQ NullSafeNEQ Or Overlay Paren
     RegexpLike Star StrPosition Sub Substring SuffixedNumber Sum Trim TryCast Tuple TypedLiteral Var Where
 """
-"""Operators, literals, and functions for which `QueryDialect` has a class."""
+"""Classes of allowed operators, literals and functions."""
 _SCALARS: Final = """
     abs acos acosh asin asinh atan atan2 atanh bit_count bround cbrt ceil ceiling cos cosh cot csc degrees e exp expm1
     floor greatest hypot least ln log log10 log1p log2 mod nanvl negative pi pmod positive pow power radians rint round
@@ -82,9 +83,9 @@ _ORDERED_AGGREGATES: Final = """
     any_value array_agg collect_list collect_set first first_value last last_value listagg max_by min_by mode string_agg
 """
 SCALAR_FUNCTIONS: Final = frozenset(_SCALARS.split())
-"""Spark functions whose value depends only on their arguments and on session settings that a view stores."""
+"""Spark functions whose result depends only on the arguments, and on session settings that a view stores."""
 AGGREGATE_FUNCTIONS: Final = frozenset(_AGGREGATES.split())
-"""Spark aggregates that do not depend on the row order, in addition to those with a class."""
+"""Spark aggregates that do not depend on the row order, in addition to the allowed classes."""
 _ALLOWED_CLASSES: Final = frozenset(_CLASSES.split())
 _ORDER_DEPENDENT: Final = frozenset(_ORDERED_AGGREGATES.split())
 _NOW_WITHOUT_ARGUMENTS: Final = frozenset({"to_unix_timestamp", "unix_timestamp"})
@@ -94,7 +95,7 @@ _UNSUPPORTED_CLAUSES = ("limit", "offset", "order", "qualify", "windows", "clust
 _UNSUPPORTED_IN_FROM = ("laterals", "pivots", "sample", "connect", "match", "prewhere")
 _UNSUPPORTED_OF_TABLE = ("version", "sample", "pivots", "when", "joins", "laterals")
 Names = dict[tuple[str, str], str]
-"""(alias, column) → name in the plan."""
+"""(alias, column) → name of the column in the plan."""
 Scope = Mapping[str, tuple[exp.Expr, Any]]
 """Name of a common table expression → its query, and the scope of that query."""
 
@@ -105,14 +106,14 @@ def strip_length(kind: str) -> str:
 
 
 def char_padding(kind: str) -> str | None:
-    """Return the CHAR type to which Spark pads comparisons with a column; None if it pads nothing."""
+    """Return the CHAR type to which Spark pads values that it compares with a column; None if it does not pad."""
     return kind if kind.startswith("char(") else None
 
 
 def is_equal_as_in(kind: str, other: str) -> bool:
-    """Return whether ``=`` compares two types like IN with a subquery.
+    """Return whether ``=`` compares values of two types in the same way as IN with a subquery.
 
-    IN pads no CHAR, and casts a STRING and another type to the type of their union.
+    IN does not pad CHAR, and casts a STRING and another type to the type of their union.
     """
     are_texts = strip_length(kind) == "string", strip_length(other) == "string"
     return are_texts[0] == are_texts[1] and char_padding(kind) is None and char_padding(other) is None
@@ -121,12 +122,11 @@ def is_equal_as_in(kind: str, other: str) -> bool:
 def stays_distinct(kind: str, other: str) -> bool:
     """Return whether a value of type ``other`` equals at most one key of type ``kind``.
 
-    Spark casts one or both, by which '5' and '05' become one number. Keys that are -0.0 are stored as 0.0.
+    Spark casts values to a common type, so that for example '5' and '05' become one number. Keys that are -0.0 are
+    stored as 0.0.
     """
     kind, other = strip_length(kind), strip_length(other)
-    if kind == other:
-        return True
-    if kind in _INTEGERS and other in _INTEGERS:
+    if kind == other or (kind in _INTEGERS and other in _INTEGERS):
         return True
     digits, other_digits = _decimal_digits(kind), _decimal_digits(other)
     if digits is not None and other_digits is not None:
@@ -135,7 +135,7 @@ def stays_distinct(kind: str, other: str) -> bool:
 
 
 def _decimal_digits(kind: str) -> tuple[int, int] | None:
-    """Return the digits before and after the point; None for a type that is not exact."""
+    """Return the number of digits before and after the decimal point; None for a type that is not exact."""
     if kind in _INTEGERS:
         return _INTEGERS[kind], 0
     decimal = re.fullmatch(r"decimal\((\d+),(\d+)\)", kind)
@@ -143,15 +143,15 @@ def _decimal_digits(kind: str) -> tuple[int, int] | None:
 
 
 def require_deterministic(expression: exp.Expr) -> None:
-    """Raise `UnsupportedQueryError` unless the value depends only on the row, or an aggregate only on the bag
-    of rows.
+    """Raise `UnsupportedQueryError` if the value may depend on more than the row, or for an aggregate, on more than the
+    bag of rows.
     """
     for node in expression.walk():
         if isinstance(node, exp.Window):
             raise UnsupportedQueryError("a window function", node)
         if isinstance(node, exp.Subquery | exp.Exists | exp.Select) or node.args.get("query"):
             raise UnsupportedQueryError(
-                "a subquery here (only EXISTS, NOT EXISTS and IN in WHERE, joined by AND)", node
+                "a subquery here (supported are EXISTS, NOT EXISTS and IN in WHERE, joined by AND)", node
             )
         if type(node) is exp.Anonymous:
             _require_deterministic_function(node)
@@ -196,7 +196,7 @@ def parse_sql(sql: str) -> exp.Query:
 
 
 def table_names(tree: exp.Query) -> list[str]:
-    """Return the distinct tables of a query, without its common table expressions."""
+    """Return the distinct tables that a query reads, without its common table expressions."""
     local = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     names = [".".join(part.name for part in t.parts) for t in tree.find_all(exp.Table)]
     return list(dict.fromkeys(name for name in names if name.lower() not in local))
@@ -205,9 +205,9 @@ def table_names(tree: exp.Query) -> list[str]:
 def build_plan(
     tree: exp.Query, sources: Mapping[str, SourceColumns], ids: Mapping[str, str], types_of: TypesOf = _assume_one_type
 ) -> Node:
-    """Return the plan of a query. ``ids`` maps each name of `table_names` to its source.
+    """Return the plan of a query. ``ids`` maps each name in `table_names` to its source.
 
-    Without ``types_of`` all columns have the same type. Raises `UnsupportedQueryError`.
+    Without ``types_of``, all columns are assumed to have one type. Raises `UnsupportedQueryError`.
     """
     tree = tree.copy()
     for table in tree.find_all(exp.Table):
@@ -225,7 +225,7 @@ def build_plan(
         raise UnsupportedQueryError("an unknown or ambiguous name", str(error)) from error
     names = [part.alias_or_name for part in _first_select(qualified).expressions]
     if len(set(names)) < len(names):
-        raise UnsupportedQueryError("several columns with one name", ", ".join(names))
+        raise UnsupportedQueryError("columns with equal names", ", ".join(names))
     return _PlanBuilder(sources, types_of).parse(qualified, {})
 
 
@@ -233,10 +233,6 @@ def _first_select(query: exp.Expr) -> exp.Select:
     while not isinstance(query, exp.Select):
         query = query.this
     return query
-
-
-def _split_conjunction(condition: exp.Expr) -> list[exp.Expr]:
-    return list(condition.flatten()) if isinstance(condition, exp.And) else [condition]
 
 
 class _PlanBuilder:
@@ -280,9 +276,9 @@ class _PlanBuilder:
         return self._add_distinct(node) if query.args.get("distinct") else node
 
     def _union_all(self, *parts: Node) -> Union:
-        """Return the union of both parts, each cast to the types that Spark gives the union.
+        """Return the union of two parts, after casts to the types of Spark's union.
 
-        Without the casts, changes of one part alone would have its types instead of the union's.
+        Without the casts, changes of only one part would have the types of this part.
         """
         *types, union_types = self._types_of_union(*parts)
         cast = tuple(self._cast(part, of_part, union_types) for part, of_part in zip(parts, types, strict=True))
@@ -292,13 +288,12 @@ class _PlanBuilder:
         return Union(cast, columns, frozenset(not_null), sizes_differ=chars[0] != chars[1])
 
     def _types_of_union(self, *parts: Node) -> list[list[str]]:
-        """Return the column types of both parts, and those of Spark's union of them."""
+        """Return the column types of each part, and then the column types of Spark's union."""
         union = Union(parts, tuple(self._new_name() for _ in parts[0].columns), frozenset())
         *own, of_union = (list(self._types_of(node).values()) for node in (*parts, union))
         return [*own, list(map(strip_length, of_union))]
 
     def _cast(self, part: Node, types: Sequence[str], union_types: list[str]) -> Node:
-        """Return a part of a union, cast to the union's types."""
         own = list(map(strip_length, types))
         if own == union_types:
             return part
@@ -356,7 +351,7 @@ class _PlanBuilder:
     def _parse_from_where(
         self, query: exp.Select, scope: Scope, outer: Names | None = None
     ) -> tuple[Node, Names, list[Any]]:
-        """Return the rows, their column names, and the conditions that refer to an outer query."""
+        """Return the node, the names of its columns, and the conditions that refer to an outer query."""
         names: Names = {}
         begin = query.args.get("from_")
         if not begin:
@@ -368,7 +363,7 @@ class _PlanBuilder:
         for join in query.args.get("joins") or ():
             node = self._parse_join(node, join, scope, names)
         where, correlated, everything = query.args.get("where"), [], {**(outer or {}), **names}
-        for part in _split_conjunction(where.this) if where else ():
+        for part in split_conjunction(where.this) if where else ():
             condition = part.unnest()
             inner = condition.this.unnest() if isinstance(condition, exp.Not) else condition
             if isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query")):
@@ -413,7 +408,7 @@ class _PlanBuilder:
         return Join(kind, left, right, on, key, not_null)
 
     def _matches_at_most_once(self, side: Node, other: Node, on: exp.Expr) -> bool:
-        """Return whether at most one row of ``side`` joins with each row of ``other``."""
+        """Return whether each row of ``other`` joins with at most one row of ``side``."""
         if side.key is None:
             return False
         equal = [pair for pair in iter_equal_columns(on, side, other) if pair[0] in side.key]
@@ -480,7 +475,7 @@ class _PlanBuilder:
     def _membership_conditions(
         self, left: Node, own_values: Sequence[exp.Expr], right: Node, other_values: Sequence[exp.Expr]
     ) -> list[exp.Expr]:
-        """Return the conditions that values are in the rows of a subquery."""
+        """Return the conditions that values equal the columns of a subquery."""
         sides = [
             _add_projection(node, {self._new_name(): v for v in vs})
             for node, vs in ((left, own_values), (right, other_values))
@@ -501,7 +496,7 @@ def _first_expression(part: Any) -> exp.Expr:
 
 
 def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
-    """Return the expression over the names of the plan. Raises `UnsupportedQueryError` for an unknown column."""
+    """Replace column references by the names in the plan. Raises `UnsupportedQueryError` for an unknown column."""
 
     def resolve(node: exp.Expr) -> exp.Expr:
         if not isinstance(node, exp.Column):
@@ -515,8 +510,6 @@ def _resolve_names(expression: exp.Expr, names: Names) -> exp.Expr:
 
 
 def _replace_groups(expression: exp.Expr, by_text: Mapping[str, str]) -> exp.Expr:
-    """Return the expression with grouping expressions replaced by their columns."""
-
     def replace_group(node: exp.Expr) -> exp.Expr:
         name = by_text.get(print_sql(node))
         return node if name is None else exp.column(name)
@@ -548,7 +541,7 @@ def _add_projection(child: Node, exprs: Mapping[str, exp.Expr]) -> FilterProject
 
 
 def prune_columns(root: Node) -> Node:
-    """Return an equivalent plan whose nodes have only the columns that the nodes above need, but at least one."""
+    """Return an equivalent plan without unused columns. Each node keeps at least one column."""
     return _prune_node(root, root.columns)
 
 
@@ -574,6 +567,5 @@ def _prune_node(node: Node, required: Collection[str]) -> Node:
 
 
 def _referenced_columns(expressions: Iterable[exp.Expr | None]) -> set[str]:
-    """Return the names of the columns in some expressions."""
     defined = (expression for expression in expressions if expression is not None)
     return {column.name for expression in defined for column in expression.find_all(exp.Column)}

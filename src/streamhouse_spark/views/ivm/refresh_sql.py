@@ -1,6 +1,7 @@
-"""Statements of a refresh: the rows to write into a view's table, and the keys to delete. Pure.
+"""SQL statements of a refresh: the rows to write into a view's table, and the keys to delete.
 
-Each returns the columns of the view's table and `GONE`: whether the row's key is deleted, or the row written.
+Each statement returns the columns of the view's table, and `IS_DELETED`: whether the row's key is deleted, or the row
+is written.
 """
 
 from __future__ import annotations
@@ -25,15 +26,16 @@ from streamhouse_spark.views.ivm.delta_sql import (
 )
 from streamhouse_spark.views.ivm.logical_plan import Group, Node, UnsupportedQueryError
 
-GONE: Final = "__streamhouse_gone"
+IS_DELETED: Final = "__streamhouse_deleted"
 KEY: Final = "_key"
 ORDINAL: Final = "_ord"
 COUNT: Final = "__streamhouse_count"
 """The number of equal rows in the view."""
 _EXISTS: Final = "__streamhouse_there"
 Identity = Literal["natural", "hash", "bag"]
-"""The key of a row: columns of the query, a hash of them, or a hash of all columns plus an ordinal for a bag of
-rows."""
+"""The key of a row in the view's table: key columns of the query, a hash of them, or for a bag of rows a hash of all
+columns and an ordinal.
+"""
 _PLAIN_KEYS: Final = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date"})
 _FLOATS: Final = re.compile(r"\b(?:float|double)\b")
 _HASHED: Final = frozenset({"boolean", "timestamp_ntz", "float", "double", *_PLAIN_KEYS})
@@ -47,7 +49,7 @@ _PLAIN_TEXT: Final = re.compile(r"[A-Za-z0-9 _.:/@+-]*")
 
 
 def choose_identity(root: Node, types: Mapping[str, str]) -> Identity:
-    """Return how the rows of a plan are identified. ``types`` are Spark's, by column of the plan."""
+    """Return how the rows of a plan are identified. ``types`` maps columns of the plan to Spark's types."""
     if root.key and all(name in root.not_null and types[name] in _PLAIN_KEYS for name in root.key):
         return "natural"
     return "hash" if isinstance(root, Group) or root.key is not None else "bag"
@@ -61,18 +63,18 @@ def hash_sql(
     is_exact: bool = False,
     takes_nested: bool = False,
 ) -> str:
-    """Return a hash over an injective encoding of columns: length-prefixed texts, and a marker for NULL.
+    """Return SQL of a hash over an injective encoding of columns: length-prefixed texts, and a marker for NULL.
 
-    Hashes of groups are equal exactly if Spark's groups are. With ``is_exact``, -0.0 and 0.0 differ, as in rows.
-    ``takes_nested`` supports nested columns as JSON, which may differ for equal maps. Raises `UnsupportedQueryError`
-    for a type whose equal values have different texts.
+    Hashes are equal if and only if Spark's GROUP BY puts the rows into one group. With ``is_exact``, -0.0 and 0.0 have
+    different hashes. ``takes_nested`` supports nested columns as JSON, which may differ for equal maps. Raises
+    `UnsupportedQueryError` for a type whose equal values have different texts.
     """
     parts = []
     for name in columns:
         kind, value = types[name], f"{of}{name}"
         if kind in ("float", "double") and not is_exact:
             text = f"CAST({value} + CAST(0 AS {kind}) AS STRING)"  # -0.0 becomes 0.0
-        elif kind == "timestamp":  # local times repeat when daylight saving ends
+        elif kind == "timestamp":  # a local time occurs twice when daylight saving time ends
             text = f"CAST(unix_micros({value}) AS STRING)"
         elif kind == "binary":
             text = f"hex({value})"
@@ -92,16 +94,16 @@ def _json_sql(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """The statements of one view."""
+    """The refresh statements of a view."""
 
     root: Node
     names: tuple[str, ...]
     """The columns of the query, as Spark names them."""
     types: Mapping[str, str]
-    """Column of the plan → Spark's type, for the root's columns and for its grouping columns."""
+    """Column of the plan → Spark's type, for columns and grouping columns of ``root``."""
     identity: Identity
     is_whole: bool = False
-    """Whether every refresh computes the full query, so that equal rows may change their key between refreshes."""
+    """Whether every refresh computes the full query. Then the key of a row may change between refreshes."""
 
     @property
     def key_columns(self) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ class Statements:
         return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
 
     def full_sql(self, writer: Writer) -> str:
-        """Return the full result at the new versions, with its keys."""
+        """Return SQL of the full result at the new source versions, with keys."""
         rows, root = writer.rows(self.root, "new"), self.root
         if self.identity == "natural":
             return f"SELECT {self._select_list()} FROM ({rows}) q"
@@ -130,13 +132,13 @@ class Statements:
         return self.keyed_rows_sql(rows)
 
     def keyed_rows_sql(self, rows: str) -> str:
-        """Return rows of the plan as rows of the view, with a key over all of their columns."""
+        """Return SQL of rows of the view, with a key over all columns. ``rows`` is SQL of rows of the plan."""
         key = hash_sql(self.root.columns, self.types, is_exact=True, takes_nested=self.is_whole)
         number = f"CAST(row_number() OVER (PARTITION BY {key} ORDER BY {key}) AS BIGINT)"
         return f"SELECT {key} AS {KEY}, {number} AS {ORDINAL}, {self._select_list()} FROM ({rows}) q"
 
     def difference_sql(self, whole: str, view: str) -> str:
-        """Return the changes that turn the relation ``view``, the view's rows, into the result ``whole``."""
+        """Return SQL of the changes from the relation ``view``, the view's rows, to the result of the SQL ``whole``."""
         on = " AND ".join(f"n.{quote_name(c)} = v.{quote_name(c)}" for c in self.key_columns)
         shown = [
             f"coalesce(n.{quote_name(c)}, v.{quote_name(c)}) AS {quote_name(c)}"
@@ -156,22 +158,23 @@ class Statements:
         differs = f"n.{_EXISTS} IS NULL OR v.{_EXISTS} IS NULL OR NOT ({row('n')} <=> {row('v')})"
         marked = f"SELECT *, TRUE AS {_EXISTS} FROM"
         return (
-            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM ({marked} ({whole})) n "
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {IS_DELETED} FROM ({marked} ({whole})) n "
             f"FULL JOIN ({marked} {view}) v ON {on} WHERE {differs}"
         )
 
     def touched_rows_sql(self, writer: Writer, touched: str, condition: str = "") -> str:
-        """Return the rows below the groups in the relation ``touched``, at the new versions.
+        """Return SQL of the input rows of the groups in the relation ``touched``, at the new versions.
 
-        ``condition`` holds for all of them and reduces what is read.
+        ``condition`` holds for all these rows, and prunes files.
         """
         assert isinstance(self.root, Group)
         return writer.rows_of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
     def touched_groups_sql(self, writer: Writer, touched: str, rows: str) -> str:
-        """Return the new rows of the groups in the relation ``touched``, and the keys of groups that became empty.
+        """Return SQL of the new rows of the groups in the relation ``touched``, and of keys of groups that became
+        empty.
 
-        ``rows`` are those of `touched_rows_sql`.
+        ``rows`` is the SQL of `touched_rows_sql`.
         """
         root = self.root
         assert isinstance(root, Group)
@@ -186,31 +189,33 @@ class Statements:
             shown.insert(0, f"{hash_sql(root.groups, self.types, 't.')} AS {KEY}")
         on = null_safe_equal(root.groups, "t", "n")
         return (
-            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {GONE} FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
+            f"SELECT {', '.join(shown)}, n.{_EXISTS} IS NULL AS {IS_DELETED} "
+            f"FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
         )
 
     def delta_sql(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the changed rows of a plan with a key that does not end in GROUP BY.
+        """Return SQL of the changed rows, for a plan that has a key and whose root is not a GROUP BY.
 
-        ``one_task`` computes everything in one task: cheaper than a shuffle for few rows.
+        ``one_task`` avoids a shuffle, which is cheaper for few rows.
         """
         net = self._net_sql(writer, one_task=one_task)
         key = ""
         if self.identity != "natural":
             key = f"{hash_sql(self.root.key or (), self.types, is_exact=True)} AS {KEY}, "
-        # A row of weight 2 is written twice: a key that is not unique then fails instead of losing a row silently.
+        # A row of weight 2 is written twice, so that a key that is not unique fails instead of silently losing a row.
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
-        return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({each}) q"
+        return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {IS_DELETED} FROM ({each}) q"
 
     def bag_net_sql(self, writer: Writer, *, one_task: bool = False) -> str:
-        """Return the inserted and deleted rows with weights and `KEY`, for a plan whose rows may be equal."""
+        """Return SQL of the inserted and deleted rows with weights and `KEY`, for a plan that may have equal rows."""
         net = self._net_sql(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
 
     def bag_delta_sql(self, net: str, counts: str) -> str:
-        """Return the changes of a bag: inserts get ordinals after the existing ones, deletes remove the last ordinals.
+        """Return SQL of the changes of a bag. Inserts get ordinals after the existing ordinals, deletes remove the last
+        ones.
 
-        ``net`` are rows of `bag_net_sql`, and ``counts`` the `COUNT` of each `KEY` in the view.
+        ``net`` is SQL of rows of `bag_net_sql`, and ``counts`` SQL of the `COUNT` of each `KEY` in the view.
         """
         old_count = f"COALESCE(v.{COUNT}, 0L)"
         first = f"CASE WHEN d.{WEIGHT} > 0 THEN {old_count} + 1 ELSE {old_count} + d.{WEIGHT} + 1 END"
@@ -219,12 +224,10 @@ class Statements:
             f"SELECT d.*, explode(sequence({first}, {last})) AS {ORDINAL} FROM ({net}) d "
             f"LEFT JOIN ({counts}) v ON d.{KEY} = v.{KEY}"
         )
-        return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {GONE} FROM ({joined}) q"
+        return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {IS_DELETED} FROM ({joined}) q"
 
     def _net_sql(self, writer: Writer, *, one_task: bool) -> str:
-        """Return the changes, with the weights of equal rows added up. -0.0 and 0.0 are one group but different
-        rows.
-        """
+        """Return SQL of the changes, with the sum of the weights of equal rows. -0.0 and 0.0 are different rows."""
         columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None
         rows, total = coalesce_tasks(delta, one_task=one_task), f"SUM({WEIGHT})"
@@ -234,7 +237,7 @@ class Statements:
         return f"SELECT {shown}, {total} AS {WEIGHT} FROM ({rows}) q GROUP BY {groups} HAVING {total} <> 0"
 
     def _float_columns(self) -> list[str]:
-        """Return the columns of the plan whose values may be -0.0, which equals 0.0."""
+        """Return the columns of the plan that may contain -0.0, which is equal to 0.0 in SQL."""
         return [name for name in self.root.columns if _FLOATS.search(self.types[name])]
 
     def _select_list(self) -> str:
@@ -242,9 +245,9 @@ class Statements:
 
 
 def build_filter(rows: pa.Table) -> str:
-    """Return an SQL condition that holds for each of the rows; empty if there is none.
+    """Return an SQL condition that holds for all rows, or an empty text if no condition can be built.
 
-    It lists the values of each column, or their range if there are many.
+    The condition lists the values of each column, or for many values their range.
     """
     conditions = []
     for name, column in zip(rows.column_names, rows.columns, strict=True):
@@ -268,7 +271,7 @@ def _between_filter(column: str, values: pa.Array) -> str:
 
 
 def in_filter(column: str, values: Sequence[object]) -> str:
-    """Return the condition as SQL; empty if there are too many values or one has no plain literal."""
+    """Return the condition as SQL, or an empty text if there are too many values, or a value has no simple literal."""
     if len(values) > VALUES_MAX:
         return ""
     literals = [_literal(value) for value in values if value is not None]

@@ -32,7 +32,7 @@ def test_a_registry_gives_a_schema_by_its_id(server, registry):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"schemaType": "PROTOBUF"}, "is of the type 'PROTOBUF', and no Avro"),
+        ({"schemaType": "PROTOBUF"}, "has type 'PROTOBUF', expected AVRO"),
         ({"references": [{"name": "other", "subject": "s", "version": 1}]}, "refers to other schemas"),
     ],
 )
@@ -88,11 +88,11 @@ def test_one_that_is_not_there(clock):
 
 def test_a_refusal_is_told_at_once(server, registry, clock):
     server.wanted = "Basic other"
-    with pytest.raises(StorageRefusedError, match=r"SCHEMA_REGISTRY_REFUSED: .* answered 401 .* registry_auth="):
+    with pytest.raises(StorageRefusedError, match=r"SCHEMA_REGISTRY_REFUSED: .* answered 401 .* set registry_auth"):
         registry.schema(7)
     server.wanted = None
     elsewhere = SchemaRegistry.of(f"{server.url}/subjects", None, sim_world(0, clock))
-    with pytest.raises(StorageRefusedError, match=r"answered 404 .* give the registry's own URL"):
+    with pytest.raises(StorageRefusedError, match=r"answered 404 .* set registry to the URL"):
         elsewhere.schema(7)
     assert clock.slept_ms == []
 
@@ -103,12 +103,12 @@ def test_a_refusal_is_told_at_once(server, registry, clock):
         ("registry:8081", None, "expected a URL"),
         ("file:///etc/passwd", None, "expected a URL"),
         ("http://", None, "expected a URL"),
-        ("http://ann:secret@registry", None, "errors show"),
-        ("http://registry", "", "is a str that is no credentials"),
-        ("http://registry", "secret\nX: y", "is a str that is no credentials"),
-        ("http://registry", ("ann",), "is a tuple that is no credentials"),
-        ("http://registry", ("ann", 5), "is a tuple that is no credentials"),
-        ("http://registry", 5, "is a int that is no credentials"),
+        ("http://ann:secret@registry", None, "error messages would show"),
+        ("http://registry", "", "is an invalid str, expected \\(user, password\\)"),
+        ("http://registry", "secret\nX: y", "is an invalid str, expected \\(user, password\\)"),
+        ("http://registry", ("ann",), "is an invalid tuple, expected \\(user, password\\)"),
+        ("http://registry", ("ann", 5), "is an invalid tuple, expected \\(user, password\\)"),
+        ("http://registry", 5, "is an invalid int, expected \\(user, password\\)"),
     ],
 )
 def test_what_is_none_is_refused_without_its_secret(url, auth, says):
@@ -129,12 +129,12 @@ class Session:
 
 
 def test_avro_without_the_jar_is_rejected():
-    with pytest.raises(InvalidOptionError, match=r"make the session with streamhouse_spark\.configure, or"):
+    with pytest.raises(InvalidOptionError, match=r"create the session with streamhouse_spark\.configure, or"):
         AvroSchemas.of(Session(), "http://r", None, None, sim_world())
 
 
 def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
-    monkeypatch.setattr(avro_schemas, "_ASKED_MAX", 3)
+    monkeypatch.setattr(avro_schemas, "_FETCHES_MAX", 3)
     with running_registry() as server:
         schemas = AvroSchemas(None, SchemaRegistry.of(server.url, None, sim_world()))
         numbers = [server.register("{}"), server.register("{}")]
@@ -144,7 +144,7 @@ def test_ids_are_asked_for_once_and_so_many_at_most(monkeypatch):
     assert refused == {
         5: "its schema 5 is not in the registry",
         **{
-            number: f"its schema {number} was not asked for: a batch may have 3 new ones"
+            number: f"its schema {number} was not fetched: a batch may have 3 new schema ids"
             for number in (2**31 - 1, -1, -(2**31))
         },
     }

@@ -67,7 +67,7 @@ def test_each_violated_rule_is_a_reason(rules):
         event(),
     )
     assert [place for place, reason in enumerate(found) if reason is not None] == [1, 2, 3, 7, 8]
-    breach = "its row is in breach of constraint 'positive' CHECK (amount > 0)"
+    breach = "its row violates constraint 'positive' CHECK (amount > 0)"
     assert (found[1], found[7], found[8]) == (breach, "it was bad before", breach)
     assert "column 'code'" in found[2]
     assert "generated column 'twice'" in found[3]

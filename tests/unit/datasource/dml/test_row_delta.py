@@ -20,7 +20,7 @@ def state(wh):
 
 def scope(state, *filters, reads_once=True):
     text = json.dumps({"reads_once": reads_once, "schema_id": state.schema_id, "filters": filters})
-    return ReadSet.from_text(text).of(ReadVersion.of(state))
+    return ReadSet.from_text(text).restrict(ReadVersion.of(state))
 
 
 def compared(op, column, value, kind):

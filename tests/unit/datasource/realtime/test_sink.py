@@ -175,7 +175,9 @@ def test_a_query_of_micro_batches_cannot_go_on_in_real_time_mode(warehouse_path,
     (table.upsert if table.state.primary_key else table.append)([{"id": 1}], transaction=Transaction("app", 5, QUERY))
     if is_past:
         expire(table)
-    with pytest.raises(TransactionConflictError, match=rf"query {QUERY} of micro-batches.*new checkpointLocation"):
+    with pytest.raises(
+        TransactionConflictError, match=rf"query {QUERY}, which wrote micro-batches.*new checkpointLocation"
+    ):
         begun(warehouse_path, table, source, 6, txnAppId="app")
     assert ids(table) == [1]
 
@@ -185,7 +187,7 @@ def test_another_table_of_the_name_is_noticed(warehouse_path, table, source):
     warehouse = Warehouse(warehouse_path)
     warehouse.drop_table(NAME)
     new = warehouse.create_table(NAME, "id BIGINT")
-    with pytest.raises(TableNotFoundError, match=r"has none of its earlier batches.*new checkpointLocation"):
+    with pytest.raises(TableNotFoundError, match=r"has no earlier batches.*new checkpointLocation"):
         begun(warehouse_path, new, source, 1)
     assert begun(warehouse_path, new, source, 0) == {}
 
@@ -269,7 +271,7 @@ class TestRestoring:
         if grows:
             source.append([{"id": i} for i in range(99)])
             assert source.state.ends[0] > ends[0]
-        with pytest.raises(DifferentHistoryError, match=rf"read from {SOURCE}.*restored.*startingOffsets"):
+        with pytest.raises(DifferentHistoryError, match=rf"of {SOURCE}.*restored.*startingOffsets"):
             begun(warehouse_path, table, source)
         assert ids(table) == [10]
 
@@ -281,7 +283,7 @@ class TestRestoring:
         assert begun(warehouse_path, table, source, 7) == {"0": 4}
         end(warehouse_path, table, source, 7)
         assert begun(warehouse_path, table, source, 8) == {"0": 4}
-        with pytest.raises(DifferentHistoryError, match="batches below 8 alone"):
+        with pytest.raises(DifferentHistoryError, match="only the batches below 8"):
             begun(warehouse_path, table, source, 9)
 
 

@@ -124,9 +124,9 @@ def test_no_secret_is_in_an_answer():
             FILE,
             "lake files by Python: Spark has no file system s3a; add --packages org.apache.hadoop:hadoop-aws:3.4.2",
         ),
-        (of(STORE), "s3://other/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
-        (of(STORE), "gs://bkt/f.parquet", "lake files by Python: the lake lies outside the warehouse, and may have"),
-        (of(STORE), "s3n://bkt/f.parquet", "lake files by Python: files with the scheme s3n are left to it"),
+        (of(STORE), "s3://other/f.parquet", "lake files by Python: the lake is outside the warehouse and may need"),
+        (of(STORE), "gs://bkt/f.parquet", "lake files by Python: the lake is outside the warehouse and may need"),
+        (of(STORE), "s3n://bkt/f.parquet", "lake files by Python: no Spark file system is supported for scheme s3n"),
         (of({}, url="hdfs://nn:8020/wh"), "hdfs://nn:8020/wh/f.parquet", "lake files by Spark's reader over hdfs"),
         (
             of({"hdfs.webhdfs.address": "nn:1", "hdfs.request-timeout": "9"}, url="hdfs://nn/wh"),
@@ -136,10 +136,14 @@ def test_no_secret_is_in_an_answer():
         (
             of({"hdfs.user": "ada"}, url="hdfs://nn/wh"),
             "hdfs://nn/wh/f.parquet",
-            "lake files by Python: settings hdfs.* are not known to Spark's file system",
+            "lake files by Python: Spark's file system does not support settings hdfs.*",
         ),
         (of({**STORE, "lake.spark-reader": "False"}), FILE, "lake files by Python: lake.spark-reader=false"),
-        (of(STORE, url="s3://b_b/wh"), "s3://b_b/wh/f", "lake files by Python: Hadoop does not take this name of a"),
+        (
+            of(STORE, url="s3://b_b/wh"),
+            "s3://b_b/wh/f",
+            "lake files by Python: Hadoop does not support this bucket name",
+        ),
     ],
 )
 def test_the_way_is_said(found, location, way):
@@ -243,10 +247,14 @@ def test_accounts_with_other_keys_have_file_systems_of_their_own():
 @pytest.mark.parametrize(
     ("settings", "url", "reason"),
     [
-        ({"adls.client-id": "c"}, AZURE, "adls.client-id without a secret means nothing to Spark's file system"),
-        ({"adls.sas-token-file": "/t"}, AZURE, "Spark's file system takes no adls.sas-token-file"),
-        ({"adls.blob-storage-authority": ".blob.x"}, AZURE, "finds no account by adls.blob-storage-authority"),
-        (PRINCIPAL, "abfss://box@acct.dfs.other.cloud/wh", "it is not known who gives tokens for acct.dfs.other.cloud"),
+        (
+            {"adls.client-id": "c"},
+            AZURE,
+            "Spark's file system does not support adls.client-id without adls.client-secret",
+        ),
+        ({"adls.sas-token-file": "/t"}, AZURE, "Spark's file system does not support adls.sas-token-file"),
+        ({"adls.blob-storage-authority": ".blob.x"}, AZURE, "does not support a domain in adls.blob-storage-authority"),
+        (PRINCIPAL, "abfss://box@acct.dfs.other.cloud/wh", "the login host of acct.dfs.other.cloud is unknown"),
     ],
 )
 def test_what_azures_file_system_cannot_be_told_is_left_to_python(settings, url, reason):
@@ -290,12 +298,12 @@ def test_what_is_no_secret_is_told_to_googles_connector(settings, wanted):
 @pytest.mark.parametrize(
     ("settings", "schemes", "reason"),
     [
-        ({"gcs.oauth2.token": "canary-4711"}, GOOGLES, "Spark's file system takes no gcs.oauth2.token"),
-        ({"gcs.oauth2.token-file": "/t"}, GOOGLES, "Spark's file system takes no gcs.oauth2.token-file"),
+        ({"gcs.oauth2.token": "canary-4711"}, GOOGLES, "Spark's file system does not support gcs.oauth2.token"),
+        ({"gcs.oauth2.token-file": "/t"}, GOOGLES, "Spark's file system does not support gcs.oauth2.token-file"),
         (
             {"gcs.project-id": "p"},
             ("gs",),
-            "settings gcs.* are known to Google's connector alone, and Spark has another",
+            "settings gcs.* require Google's connector, but the session has another file system",
         ),
     ],
 )
@@ -431,19 +439,26 @@ def test_a_log_on_a_disk_is_followed_wherever_the_warehouse_lies(tmp_path):
             "s3://bkt/wh",
             STORE,
             ("file",),
-            r"Spark has no file system s3a; add --packages org\.apache\.hadoop:hadoop-aws:3\.5\.0\.",
+            r"Spark has no file system s3a; add --packages org\.apache\.hadoop:hadoop-aws:3\.5\.0;",
         ),
-        ("gs://bkt/wh", {"gcs.oauth2.token": "t"}, LOG_SCHEMES, r"Spark's file system takes no gcs\.oauth2\.token"),
-        ("hdfs://nn/wh", {"hdfs.user": "ada"}, LOG_SCHEMES, r"settings hdfs\.\* are not known to Spark's file system"),
-        ("s3://b_b/wh", {}, LOG_SCHEMES, "Hadoop does not take this name of a bucket"),
+        (
+            "gs://bkt/wh",
+            {"gcs.oauth2.token": "t"},
+            LOG_SCHEMES,
+            r"Spark's file system does not support gcs\.oauth2\.token",
+        ),
+        ("hdfs://nn/wh", {"hdfs.user": "ada"}, LOG_SCHEMES, r"Spark's file system does not support settings hdfs\.\*"),
+        ("s3://b_b/wh", {}, LOG_SCHEMES, "Hadoop does not support this bucket name"),
     ],
 )
 def test_a_log_that_no_file_system_reaches_is_refused(url, settings, schemes, reason):
-    with pytest.raises(InvalidOptionError, match=rf"none reaches {url}/tables/{UUID}: {reason}") as raised:
+    with pytest.raises(
+        InvalidOptionError, match=rf"the log at {url}/tables/{UUID} with a Spark file system: {reason}"
+    ) as raised:
         at(url, settings, *schemes)
     assert "use a micro-batch trigger" in str(raised.value)
 
 
 def test_a_store_without_a_file_system_is_refused():
-    with pytest.raises(InvalidOptionError, match=r"none reaches memory://.*: none is known for memory\. Correct"):
+    with pytest.raises(InvalidOptionError, match=r"the log at memory://.*: unsupported scheme memory; correct"):
         folder_of(MemoryStorage(), {})

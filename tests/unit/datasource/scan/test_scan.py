@@ -286,7 +286,7 @@ def test_a_time_shows_the_columns_of_then(orders, scans, change):
     if change == "commented":
         assert ids(scans.plan(newest, options={"asOfTimestamp": as_of})) == list(range(250))
         return
-    with pytest.raises(SchemaMismatchError, match="was loaded with those of today"):
+    with pytest.raises(SchemaMismatchError, match="was loaded with the current columns"):
         scans.plan(newest, options={"asOfTimestamp": as_of})
 
 
@@ -571,7 +571,7 @@ def test_a_scan_between_offsets_has_exactly_their_rows(orders, scans):
         ("sales.orders", {"includeMetadata": "true"}, "_log_offset"),
         ("sales.orders", {"maxOffsetsPerTrigger": "3"}, "readStream"),
         ("sales.orders", {"startingOfsets": "earliest"}, "startingOffsets"),
-        ("sales.orders$lake", {"startingOffsets": "earliest"}, "leave them out"),
+        ("sales.orders$lake", {"startingOffsets": "earliest"}, "omit them"),
         ("sales.orders$buckets", {"asOfTimestamp": "2024-01-01T00:00:00Z"}, "as of"),
         ("sales.orders$changelog", {"asOfTimestamp": "2024-01-01T00:00:00Z"}, "endingTimestamp"),
     ],
@@ -638,7 +638,7 @@ def test_many_rows_in_few_bytes_keep_all_cores_at_work(wh, scans, monkeypatch):
     tier(table)
     assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 2, "one a core"
     with monkeypatch.context() as patch:
-        patch.setattr(input_splits, "_ALONE_BYTES_MAX", 0)
+        patch.setattr(input_splits, "_ONE_TASK_BYTES_MAX", 0)
         assert len(scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2).native) == 4, "two a core"
     table.append([{"id": i, "s": "hot"} for i in range(20_000, 20_100)])
     planned = scans.plan(scans.load("sales.narrow"), ["s"], parallelism=2)

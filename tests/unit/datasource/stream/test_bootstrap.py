@@ -280,7 +280,7 @@ def test_another_table_of_files_is_refused(wh, table, clock):
     begin = initial(table)
     wrong = replace(begin, rows=replace(begin.rows, num_files=2))
     end = replace(wrong, rows=wrong.rows.read_to(2))
-    with pytest.raises(CorruptDataError, match=r"begins with 2 files .* has 6; restore the checkpoint"):
+    with pytest.raises(CorruptDataError, match=r"starts with 2 files .* has 6 files; restore the checkpoint"):
         reader.partitions(json.loads(json.dumps(wrong.to_json())), end.to_json())
 
 

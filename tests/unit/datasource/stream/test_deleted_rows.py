@@ -311,5 +311,5 @@ def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, partitioned):
 def test_a_batch_in_real_time_mode_begins_without_them(dropped):
     state, options = dropped.refresh(), parse_stream_read_options({})
     start = initial_offset(state, options, dropped.storage)
-    found = plan_backlog(dropped, state, state.schema, ["id"], start, options, tells_changes=False)
+    found = plan_backlog(dropped, state, state.schema, ["id"], start, options, has_change_types=False)
     assert found.splits[0].deleted.offsets().tolist() == [0, 1, 4]

@@ -218,7 +218,7 @@ def test_an_added_column_is_said_once_and_left_out(wh, altered_table, table_name
         for _ in range(3):
             end = running.latestOffset(begin, running.getDefaultReadLimit())
     assert [r.getMessage() for r in caplog.records] == [
-        "default.t: this stream continues without the added columns note; restart the query to read them"
+        "default.t: this stream continues without the added columns note; restart the query to read these columns"
     ]
     rows = [row for part in running.partitions(begin, end) for batch in running.read(part) for row in batch.to_pylist()]
     assert [(row.get("after") or row).get("note", "absent") for row in rows] == ["absent"]
@@ -244,7 +244,7 @@ def test_a_table_made_anew_is_told_as_such(wh, altered_table, table_name):
     running = query.reader(wh)
     wh.drop_table("t")
     wh.create_table("t", "id string not null", primary_key=["id"] if altered_table.state.primary_key else [])
-    with pytest.raises(TableNotFoundError, match="which was dropped; the name now means"):
+    with pytest.raises(TableNotFoundError, match="which was dropped; the name now belongs to"):
         running.latestOffset(_offset(query), running.getDefaultReadLimit())
 
 

@@ -206,7 +206,7 @@ def test_a_frame_that_lacks_columns_when_it_starts_is_refused(wh, table):
     target = resolve_stream_target(wh.table("t"), None, options)
     running = StreamhouseStreamReader(Opened(wh), target, options, made, wh.table("t").state)
     for ask in (running.initialOffset, running.latestOffset, running.prepareForTriggerAvailableNow):
-        with pytest.raises(SchemaMismatchError, match=r"this query does not have note: leave \.schema\(…\) out; or"):
+        with pytest.raises(SchemaMismatchError, match=r"this query does not read note; omit \.schema\(…\), or"):
             ask()
 
 

@@ -44,7 +44,7 @@ def test_another_version_is_refused(version):
 @pytest.mark.parametrize("rows", [{"commit": 3, "files": 2, "read": 3}, {"commit": 3, "files": 2}, None, 7])
 def test_rows_that_cannot_be_are_refused(rows):
     data = json.loads(LINES[-1]) | {"rows": rows}
-    with pytest.raises(CorruptDataError, match=r"stream from sales\.orders has an offset that cannot be read"):
+    with pytest.raises(CorruptDataError, match=r"stream from sales\.orders has an invalid offset"):
         StreamOffset.from_json(data, "sales.orders", UUID)
 
 

@@ -52,7 +52,7 @@ def batch(keys, n=1):
 
 def by_task(table, keys, tasks=2):
     """The keys of each task, where a task owns whole buckets."""
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     found = [[] for _ in range(tasks)]
     for bucket, places in shape.buckets([pa.array(keys, pa.int64())]):
         found[bucket % tasks].extend(keys[i] for i in places)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
-from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides, iter_scans
-from streamhouse_spark.views.ivm.logical_plan import SourceColumns
+from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.logical_plan import SourceColumns, iter_scans
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import VALUES_MAX, Statements, build_filter, choose_identity, in_filter
 
@@ -44,7 +44,7 @@ def kinds(select: str, *types: str) -> list[str] | None:
         ("cust, count(note), count_if(note = 'x')", ["int", "bigint", "bigint"], ["computed", "count", "count"]),
         ("cust, sum(amount)", ["int", "bigint"], ["computed", "sum"]),
         ("cust, sum(amount)", ["int", "decimal(22,2)"], ["computed", "sum"]),
-        ("cust, sum(amount)", ["int", "double"], ["computed", "grown"]),
+        ("cust, sum(amount)", ["int", "double"], ["computed", "float_sum"]),
         ("cust, min(note), max(amount)", ["int", "string", "double"], ["computed", "min", "max"]),
         ("cust, count(DISTINCT note), max(note)", ["int", "bigint", "int"], ["computed", "distinct", "max"]),
         ("cust, count(DISTINCT upper(note))", ["int", "bigint"], ["computed", "distinct"]),

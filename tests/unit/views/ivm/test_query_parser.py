@@ -39,7 +39,7 @@ def plan(query: str):
         ("SELECT (SELECT max(c) FROM db.u) AS m FROM db.t", "a subquery here"),
         ("SELECT a, count(*) AS n FROM db.t GROUP BY ROLLUP (a)", "ROLLUP"),
         ("SELECT a FROM db.t EXCEPT SELECT c FROM db.u", "EXCEPT"),
-        ("SELECT a AS x, b AS x FROM db.t", "several columns with one name"),
+        ("SELECT a AS x, b AS x FROM db.t", "columns with equal names"),
         ("SELECT nothing FROM db.t", "an unknown or ambiguous name"),
         ("DELETE FROM db.t", "not a query"),
         ("SELECT a FROM", "a syntax error"),

@@ -1,4 +1,4 @@
-"""ALTER TABLE: supported changes are made in one record, all others are rejected with a remedy."""
+"""ALTER TABLE: the changes of a statement are one commit record. Unsupported changes are rejected with a remedy."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.warehouse.process_cache import Connection
 
-_COPY = "create a new table with the column as you want it, and insert the rows of this one"
-_POSSIBLE: Final = (
-    "columns can be added, renamed, dropped, widened and moved, NOT NULL dropped, comments, defaults and properties "
-    "changed"
+_COPY = "create a table with the new column, and insert the rows of this table"
+_SUPPORTED: Final = (
+    "you can add, rename, drop, widen and move columns, drop NOT NULL, and change comments, defaults and properties"
 )
 _NEW_DEFAULT: Final = (
-    "DEFAULT of a new column would be the value of the rows that are there too, which other engines that read the lake "
-    "cannot be told; leave it out, and give the column its default for new rows by ALTER COLUMN … SET DEFAULT"
+    "Spark applies the DEFAULT of a new column to existing rows too, but other engines that read the lake do not; omit "
+    "it, and set a default for new rows with ALTER COLUMN … SET DEFAULT"
 )
-_NOT_NULL: Final = f"rows that are there may have null in it; check it in the query, or {_COPY}"
-_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+_NOT_NULL: Final = f"existing rows may have null in the column; filter nulls in the query, or {_COPY}"
+_READ_ONLY_PROPERTIES: Final = frozenset(
+    {"provider", "location", "owner", "external", "is_managed_location", "collation"}
+)
 
 
 @dataclass
@@ -71,7 +72,7 @@ def alter_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
 
 
 def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer whether the loaded table supports these type changes: otherwise WITH SCHEMA EVOLUTION casts the values."""
+    """Return whether the loaded table supports these type changes. If not, WITH SCHEMA EVOLUTION casts the values."""
     path = path_of(args, "alter")
     table, changes = connection.table_by_uuid(str(path), args["uuid"]), _Changes()
     for change in args["changes"]:
@@ -86,9 +87,9 @@ def can_alter(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 def _expand_replace_columns(
     path: TablePath, changes: Sequence[Mapping[str, Any]], state: TableState
 ) -> Sequence[Mapping[str, Any]]:
-    """Return the changes that REPLACE COLUMNS means. Spark sends it as dropping every column and adding others.
+    """Return the changes that implement REPLACE COLUMNS. Spark sends it as a drop of every column and new columns.
 
-    Columns of the same name stay, with their values. Raises `InvalidOptionError` if a column would be lost.
+    Columns that the statement lists keep their values. Raises `InvalidOptionError` if it does not list a column.
     """
     dropped = {_column_name(change["path"]) for change in changes if change["change"] == "delete_column"}
     added = [change for change in changes if change["change"] == "add_column"]
@@ -99,30 +100,30 @@ def _expand_replace_columns(
     lost = [name for name in schema.names if name.casefold() not in listed]
     if lost:
         raise InvalidOptionError(
-            f"ALTER TABLE {path}: REPLACE COLUMNS would lose the data of {', '.join(lost)}; list every column that "
-            "is there, and drop or rename columns by DROP COLUMN and RENAME COLUMN"
+            f"ALTER TABLE {path}: REPLACE COLUMNS would lose the data of {', '.join(lost)}; list every existing "
+            "column, and drop or rename columns with DROP COLUMN or RENAME COLUMN"
         )
-    meant: list[Mapping[str, Any]] = []
+    expanded: list[Mapping[str, Any]] = []
     for change, previous in zip(added, [None, *added], strict=False):
         column = schema.find(change["path"][0])
         position = "first" if previous is None else {"after": previous["path"][0]}
         if column is None:
-            meant.append({**change, "position": position})
+            expanded.append({**change, "position": position})
             continue
-        of_column = {"path": [column.name]}
-        meant.append({**of_column, "change": "update_type", "type": change["type"]})
-        meant.append({**of_column, "change": "update_comment", "comment": change.get("comment")})
+        target = {"path": [column.name]}
+        expanded.append({**target, "change": "update_type", "type": change["type"]})
+        expanded.append({**target, "change": "update_comment", "comment": change.get("comment")})
         if change.get("nullable", True) != column.nullable and column.name not in state.primary_key:
-            meant.append({**of_column, "change": "update_nullability", "nullable": not column.nullable})
+            expanded.append({**target, "change": "update_nullability", "nullable": not column.nullable})
         if change.get("default") is not None:
-            meant.append({**of_column, "change": "update_default", "default": change["default"]})
-        meant.append({**of_column, "change": "update_position", "position": position})
-    return meant
+            expanded.append({**target, "change": "update_default", "default": change["default"]})
+        expanded.append({**target, "change": "update_position", "position": position})
+    return expanded
 
 
 def _is_redundant_pipeline_change(change: Mapping[str, Any], primary_key: Sequence[str]) -> bool:
-    """Return whether a declarative pipeline requests a no-op that it sends in each run: primary key columns become
-    nullable, because inferred columns are, or the provider is set to what it is.
+    """Return whether the change is a no-op that declarative pipelines request in each run. A run makes primary key
+    columns nullable, because inferred columns are nullable, and sets the provider to its current value.
     """
     if change["change"] == "update_nullability":
         keys = {name.casefold() for name in primary_key}
@@ -145,7 +146,7 @@ def _collect_change(
         case "add_column":
             changes.add_columns.append(_describe_new_field(path, change))
             if change.get("position") is not None:
-                changes.move_columns[_top_level_column(path, change)] = _column_before(change["position"])
+                changes.move_columns[_top_level_column(path, change)] = _preceding_column(change["position"])
         case "rename_column":
             changes.rename_columns[_column_name(change["path"])] = change["name"]
         case "delete_column":
@@ -168,56 +169,47 @@ def _collect_column_change(path: TablePath, change: Mapping[str, Any], changes: 
         case "update_nullability":
             name = _top_level_column(path, change)
             if not change.get("nullable"):
-                _refuse(path, change, _NOT_NULL)
+                _reject(path, change, _NOT_NULL)
             changes.drop_not_null.append(name)
         case "update_position":
-            changes.move_columns[_top_level_column(path, change)] = _column_before(change["position"])
+            changes.move_columns[_top_level_column(path, change)] = _preceding_column(change["position"])
         case _:
-            _refuse(path, change, _POSSIBLE)
+            _reject(path, change, _SUPPORTED)
 
 
 def _collect_constraint(
     path: TablePath, change: Mapping[str, Any], changes: _Changes, properties: Mapping[str, str]
 ) -> None:
-    if change["change"] == "add_constraint":
-        name, text = _parse_check(path, change, properties)
-        changes.set_properties[name] = text
+    if change["change"] == "drop_constraint":
+        key = find_constraint_property(properties, change["text"])
+        if key is not None:
+            changes.unset_properties.append(key)
+        elif not change.get("if_exists"):
+            _reject(path, change, "the table has no CHECK constraint of this name; primary keys cannot be dropped")
         return
-    key = find_constraint_property(properties, change["text"])
-    if key is not None:
-        changes.unset_properties.append(key)
-    elif not change.get("if_exists"):
-        _refuse(path, change, "the table has no CHECK constraint of this name, and keeps its primary key")
-
-
-def _parse_check(path: TablePath, change: Mapping[str, Any], properties: Mapping[str, str]) -> tuple[str, str]:
-    """Return the property of a new CHECK constraint. Raises `InvalidOptionError` for another constraint or a used
-    name.
-    """
     if "check" not in change:
-        _refuse(
+        _reject(
             path,
             change,
-            "a table checks NOT NULL and its primary key, which CREATE TABLE says, and CHECK constraints that are "
-            "enforced; leave it out",
+            "only enforced CHECK constraints can be added; declare NOT NULL and the primary key in CREATE TABLE",
         )
     name, text = change["check"]
     if find_constraint_property(properties, name) is not None:
         raise InvalidOptionError(
-            f"ALTER TABLE {path}: it has a constraint '{name}' already; choose another name, or drop it first"
+            f"ALTER TABLE {path}: the table already has a constraint '{name}'; choose another name, or drop it first"
         )
-    return CONSTRAINT + name, text
+    changes.set_properties[CONSTRAINT + name] = text
 
 
 def _require_settable(path: TablePath, name: str) -> None:
-    if name in _OF_SPARK or name.startswith((*SHOWN_PREFIXES, "option.")):
-        raise InvalidOptionError(f"ALTER TABLE {path}: {name} is read-only and cannot be changed; leave it out")
+    if name in _READ_ONLY_PROPERTIES or name.startswith((*SHOWN_PREFIXES, "option.")):
+        raise InvalidOptionError(f"ALTER TABLE {path}: property {name} is read-only; omit it")
 
 
 def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str, Any]:
     *parents, name = change["path"]
     if change.get("default") is not None:
-        _refuse(path, change, _NEW_DEFAULT)
+        _reject(path, change, _NEW_DEFAULT)
     comment = change.get("comment")
     return {
         "name": name,
@@ -228,8 +220,8 @@ def _describe_new_field(path: TablePath, change: Mapping[str, Any]) -> dict[str,
     }
 
 
-def _column_before(position: Any) -> str | None:
-    """Return the column after which another one moves; None for FIRST."""
+def _preceding_column(position: Any) -> str | None:
+    """Return the column that precedes the new position; None for FIRST."""
     return None if position == "first" else str(position["after"])
 
 
@@ -250,23 +242,23 @@ def _column_name(parts: Sequence[str]) -> str:
 
 def _top_level_column(path: TablePath, change: Mapping[str, Any]) -> str:
     if len(change["path"]) != 1:
-        _refuse(path, change, "only whole columns can have that; leave it out")
+        _reject(path, change, "nested fields do not support this change; name a top-level column")
     name: str = change["path"][0]
     return name
 
 
-def _refuse(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn:
+def _reject(path: TablePath, change: Mapping[str, Any], reason: str) -> NoReturn:
     operation = str(change["change"]).replace("_", " ")
     subject = ".".join(change.get("path") or ()) or change.get("text", "")
     raise InvalidOptionError(
-        f"ALTER TABLE {path}: {operation}{f' {subject}' if subject else ''} is not possible: {reason}"
+        f"ALTER TABLE {path}: {operation}{f' {subject}' if subject else ''} is not supported: {reason}"
     )
 
 
 def merge_columns(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Add the new columns of a frame before Spark compares the columns: ``mergeSchema``.
+    """Implement ``mergeSchema``: add the new columns of a DataFrame before Spark compares the columns.
 
-    Raises as `frame_schema.merge_columns`, which names the commit point.
+    Commit point and errors are those of `frame_schema.merge_columns`.
     """
     table = connection.table(str(path_of(args, "write to")))
     add_columns(table, StructType.fromJson(json.loads(args["schema"])), None)

@@ -10,7 +10,7 @@ from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, Table
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
-_OF_SPARK = ("owner",)
+_SPARK_PROPERTIES = ("owner",)
 """Properties that Spark adds to every CREATE DATABASE."""
 
 
@@ -20,7 +20,7 @@ def databases(connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, 
 
 
 def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return whether the database exists, and its description. An invalid name does not exist."""
+    """Return whether the database exists, and its comment. A database with an invalid name does not exist."""
     try:
         name = parse_database(args["database"])
     except InvalidNameError:
@@ -33,23 +33,25 @@ def database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, An
 
 def create_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Create a database: CREATE DATABASE. Creates the warehouse too if the location is empty."""
-    properties = {name: value for name, value in (args.get("properties") or {}).items() if name not in _OF_SPARK}
+    properties = {
+        name: value for name, value in (args.get("properties") or {}).items() if name not in _SPARK_PROPERTIES
+    }
     comment = properties.pop("comment", None)
-    _refuse_properties(args["database"], properties)
+    _reject_properties(args["database"], properties)
     connection.warehouse().create_database(args["database"], if_not_exists=False, comment=comment)
     return {}
 
 
-def _refuse_properties(name: str, properties: Mapping[str, str]) -> None:
+def _reject_properties(name: str, properties: Mapping[str, str]) -> None:
     if "location" in properties:
         raise InvalidOptionError(
-            f"database {name}: LOCATION {properties['location']!r}: all databases lie in the warehouse of the catalog; "
-            "leave it out, or configure another catalog with its own warehouse"
+            f"database {name}: LOCATION {properties['location']!r} is not supported, because all databases are stored "
+            "in the catalog's warehouse; omit it, or configure a catalog for another warehouse"
         )
     if properties:
         raise InvalidOptionError(
-            f"database {name}: a database has a comment and no other properties, found "
-            f"{', '.join(sorted(properties))}; leave them out, or set them on its tables"
+            f"database {name}: found properties {', '.join(sorted(properties))}, expected only a comment; omit them, "
+            "or set them on tables"
         )
 
 
@@ -64,7 +66,7 @@ def database_exists(warehouse: Warehouse, name: str) -> bool:
 
 
 def is_stored(warehouse: Warehouse, name: str) -> bool:
-    """Return whether the warehouse has the database, rather than Spark assuming it."""
+    """Return whether the warehouse stores the database. Spark assumes that ``default`` exists even if it does not."""
     try:
         return warehouse.database_exists(name)
     except WarehouseNotFoundError:  # CREATE DATABASE creates the warehouse
@@ -72,10 +74,12 @@ def is_stored(warehouse: Warehouse, name: str) -> bool:
 
 
 def require_database(warehouse: Warehouse, name: str) -> None:
-    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database: SQL never creates one implicitly."""
+    """Raise `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database, because SQL never creates it
+    implicitly.
+    """
     if not database_exists(warehouse, name):
         raise TableNotFoundError(
-            f"database {name} does not exist in {warehouse.url}; CREATE DATABASE it first",
+            f"database {name} does not exist in {warehouse.url}; create it with CREATE DATABASE",
             condition="DATABASE_NOT_FOUND",
         )
 
@@ -85,7 +89,7 @@ def alter_database(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     changed: dict[str, str | None] = {}
     for change in args["changes"]:
         changed[change["name"]] = change["value"] if change["change"] == "set_property" else None
-    _refuse_properties(args["database"], {name: value or "" for name, value in changed.items() if name != "comment"})
+    _reject_properties(args["database"], {name: value or "" for name, value in changed.items() if name != "comment"})
     if "comment" in changed:
         connection.warehouse().comment_database(args["database"], changed["comment"])
     return {}

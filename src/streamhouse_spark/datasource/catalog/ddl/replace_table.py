@@ -1,8 +1,8 @@
 """``CREATE OR REPLACE TABLE`` of an existing table, with and without a query, and ``saveAsTable`` with mode overwrite.
 
-If the query's rows have the table's columns, and the statement states nothing else that differs from the table, the
-rows are replaced in one commit, as by INSERT OVERWRITE. The table keeps its properties, history and readers. Otherwise
-a new table without a name is staged. Once it has its rows, it replaces the old one atomically.
+If the new rows have the table's columns, and the statement does not change the rest of the definition, the rows are
+replaced in one commit, like INSERT OVERWRITE. The table keeps its properties, history and readers. Otherwise a new
+table is staged without a name. Once it has its rows, it atomically replaces the existing table.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from streamhouse_spark.warehouse.replacement import stage_table
 
 
 def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Describe the table to write to, as `load` does: the table itself, with columns in the order of the rows, or a
-    staged table that ``replaces`` the table of that uuid.
+    """Describe the table to write to, in the form of `load`. An existing table that is kept has its columns in the
+    order of the new rows. For a staged table, ``replaces`` is the uuid of the existing table.
 
-    Raises `TableNotFoundError`, and as `create_table` for an unsupported definition.
+    Raises `TableNotFoundError`, and the errors of `create_table` for an unsupported definition.
     """
     path = path_of(args, "replace")
     table = connection.table(str(path))
@@ -68,7 +68,7 @@ def _requested_columns(args: Mapping[str, Any]) -> TableSchema:
 
 
 def _keeps_table(table: Table, args: Mapping[str, Any]) -> bool:
-    """Return whether the rows fit the existing table and the statement does not change its definition."""
+    """Return whether the new rows fit the existing table, and the statement does not change its definition."""
     state, rows = table.state, _requested_columns(args)
     columns = {column.name.casefold(): column for column in state.schema.columns}
     if {column.name.casefold() for column in rows.columns} != columns.keys():

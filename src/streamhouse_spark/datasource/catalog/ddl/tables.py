@@ -18,11 +18,7 @@ from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, requir
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
-from streamhouse_spark.datasource.table_definition import (
-    PROVIDER,
-    SHOWN_PREFIXES,
-    parse_partitioning,
-)
+from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES, parse_partitioning
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.filters import Projection
@@ -40,14 +36,14 @@ from streamhouse_spark.table.drop_partition import drop_partitions as drop_match
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
-_OF_SPARK = frozenset({"owner", "is_managed_location"})
+_SPARK_PROPERTIES = frozenset({"owner", "is_managed_location"})
 """Properties that Spark adds to every CREATE TABLE."""
-_OF_ONE_TABLE = frozenset({*_OF_SPARK, "provider", "location", ADOPTED, VIEW, BRANCH, PRIMARY_KEY, PARTITION_FIELDS})
-"""Properties that CREATE TABLE … LIKE does not copy, or takes from the key and the partitioning."""
+_UNCOPIED_PROPERTIES = frozenset(
+    {*_SPARK_PROPERTIES, "provider", "location", ADOPTED, VIEW, BRANCH, PRIMARY_KEY, PARTITION_FIELDS}
+)
+"""Properties that CREATE TABLE … LIKE does not copy as properties."""
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_REFUSED_METADATA = {
-    "__COLLATIONS": "text is compared by its bytes; leave COLLATE out, and say it in the query",
-}
+_NO_COLLATION = "columns compare text by its bytes; omit COLLATE, and use it in queries"
 
 
 def tables(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,31 +63,26 @@ def create_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     schema, primary_key, partition_by, _, properties, defaults = describe_new_table(path, args, args.get("like") or {})
     require_database(warehouse, path.database)
     warehouse.create_table(
-        str(path),
-        schema,
-        primary_key=primary_key,
-        partition_by=partition_by,
-        properties=properties,
-        defaults=defaults,
+        str(path), schema, primary_key=primary_key, partition_by=partition_by, properties=properties, defaults=defaults
     )
     return {}
 
 
 def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[str, str] = _NOTHING) -> tuple[Any, ...]:
-    """Return the definition of a new table: schema, primary key, partition columns, no bucket count, properties and
-    defaults. ``like`` holds the properties of the table to copy.
+    """Return the arguments of `make_create_action` after the name: schema, primary key, partition fields, no bucket
+    count, properties and defaults. ``like`` holds the properties of the table in a LIKE clause.
 
     Raises `InvalidOptionError` or `SchemaMismatchError` for an unsupported definition.
     """
     primary_key = args.get("primary_key") or parse_names(like.get(PRIMARY_KEY, ""))
-    copied = {name: value for name, value in like.items() if name not in _OF_ONE_TABLE}
+    copied = {name: value for name, value in like.items() if name not in _UNCOPIED_PROPERTIES}
     properties = {
         **{name: value for name, value in copied.items() if not name.startswith(SHOWN_PREFIXES)},
         **({} if args.get("as_select") else _generated_column_properties(args["schema"])),
         **table_properties(path, args.get("properties") or {}),
     }
     partitioning = parse_partitioning(args.get("partitioning") or [])
-    _refuse_column_clauses(path, args["schema"])
+    _reject_collations(path, args["schema"])
     schema, column_defaults = split_defaults(args["schema"])
     defaults = {} if args.get("as_select") else column_defaults  # defaults of a query's source tables do not apply
     buckets = _merge_bucket_properties(
@@ -102,40 +93,36 @@ def describe_new_table(path: TablePath, args: Mapping[str, Any], like: Mapping[s
 
 
 def table_properties(path: TablePath, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return the table's own among the properties that Spark passes. Raises `InvalidOptionError` for unsupported
-    ones.
+    """Return the properties to store, without those that Spark adds. Raises `InvalidOptionError` for unsupported
+    properties.
     """
     provider = properties.get("provider")
     if provider is not None and provider.lower() != PROVIDER:
         raise InvalidOptionError(
-            f"table {path}: USING {provider}: this catalog has streamhouse tables only; leave USING out, or say USING "
-            "streamhouse (with saveAsTable, format('streamhouse'))"
+            f"table {path}: found USING {provider}, expected streamhouse; omit USING, or write USING streamhouse (with "
+            "saveAsTable, format('streamhouse'))"
         )
     if "location" in properties or properties.get("external", "false").lower() == "true":
         clause = f"LOCATION {properties['location']!r}" if "location" in properties else "EXTERNAL"
         raise InvalidOptionError(
-            f"table {path}: {clause}: a table's files lie in the warehouse of the catalog; leave it out, or configure "
-            "another catalog with its own warehouse"
+            f"table {path}: {clause} is not supported, because all tables are stored in the catalog's warehouse; omit "
+            "it, or configure a catalog for another warehouse"
         )
     if properties.get("collation", "UTF8_BINARY").upper() != "UTF8_BINARY":
-        raise InvalidOptionError(f"table {path}: DEFAULT COLLATION: {_REFUSED_METADATA['__COLLATIONS']}")
+        raise InvalidOptionError(f"table {path}: DEFAULT COLLATION: {_NO_COLLATION}")
     options = sorted(name.removeprefix("option.") for name in properties if name.startswith("option."))
     if options:
-        raise InvalidOptionError(
-            f"table {path}: OPTIONS ({', '.join(options)}): a table has properties; write them as TBLPROPERTIES"
-        )
-    passed_by = {"provider", "external", "collation", *_OF_SPARK}
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in passed_by and not name.startswith(SHOWN_PREFIXES)
-    }
+        raise InvalidOptionError(f"table {path}: OPTIONS ({', '.join(options)}) is not supported; use TBLPROPERTIES")
+    added = {"provider", "external", "collation", *_SPARK_PROPERTIES}
+    return {n: value for n, value in properties.items() if n not in added and not n.startswith(SHOWN_PREFIXES)}
 
 
 def _merge_bucket_properties(
     path: TablePath, properties: Mapping[str, str], buckets: Mapping[str, str], columns: TableSchema
 ) -> dict[str, str]:
-    """Merge ``bucket(4, id)`` with the properties of the same meaning. Raises `InvalidOptionError` if they differ."""
+    """Merge the properties of ``bucket(4, id)`` with those of the statement. Raises `InvalidOptionError` if they
+    differ.
+    """
     if not buckets:
         return dict(properties)
     from_properties, from_partitioning = (
@@ -144,9 +131,9 @@ def _merge_bucket_properties(
     )
     if from_properties != from_partitioning:
         raise InvalidOptionError(
-            f"table {path}: PARTITIONED BY says bucket({from_partitioning[0]}, {', '.join(from_partitioning[1])}), "
-            f"the properties bucket.num and bucket.key say bucket({from_properties[0]}, "
-            f"{', '.join(from_properties[1])}); give one of them"
+            f"table {path}: PARTITIONED BY has bucket({from_partitioning[0]}, {', '.join(from_partitioning[1])}), but "
+            f"the properties bucket.num and bucket.key mean bucket({from_properties[0]}, "
+            f"{', '.join(from_properties[1])}); specify only one of them"
         )
     return {**properties, **buckets}
 
@@ -165,15 +152,14 @@ def _generated_column_properties(schema: str) -> dict[str, str]:
     return {f"{GENERATED}{name}": text for name, text in texts.items() if text is not None}
 
 
-def _refuse_column_clauses(path: TablePath, schema: str) -> None:
+def _reject_collations(path: TablePath, schema: str) -> None:
     for field in json.loads(schema)["fields"]:
-        for key, why in _REFUSED_METADATA.items():
-            if key in (field.get("metadata") or {}):
-                raise SchemaMismatchError(f"table {path}: column '{field['name']}': {why}")
+        if "__COLLATIONS" in (field.get("metadata") or {}):
+            raise SchemaMismatchError(f"table {path}: column '{field['name']}': {_NO_COLLATION}")
 
 
 def drop_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drop a table: DROP TABLE, with or without PURGE. Its files are deleted after the grace period in either case."""
+    """Drop a table: DROP TABLE. With or without PURGE, its files are deleted after the grace period."""
     path = path_of(args, "drop")
     return {"dropped": connection.warehouse().drop_table(str(path), if_exists=True)}
 
@@ -186,19 +172,20 @@ def truncate_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
 
 
 def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PARTITIONS: one row of JSON values per partition, filtered by ``names = values``, nulls first.
+    """List partitions: SHOW PARTITIONS. Returns a row of JSON values per partition, filtered by ``names = values``,
+    nulls first.
 
-    Lake partitions come from the manifests; of the hot log, the partition columns are read. Raises `InvalidOptionError`
-    for an unpartitioned table and for a name that is not a partition column.
+    Partitions of the lake are read from its manifests, partitions of the hot log from the partition columns. Raises
+    `InvalidOptionError` for an unpartitioned table and for a name that is not a partition column.
     """
     table = connection.table(str(path_of(args, "show partitions of")))
     state = table.refresh()
     if not state.partition_by:
-        raise InvalidOptionError(f"table {table.name} is not partitioned by columns; there are no partitions to show")
+        raise InvalidOptionError(f"table {table.name} is not partitioned by columns, so it has no partitions to show")
     conditions = zip(args.get("names") or [], args.get("values") or [], strict=True)
     positions = {_partition_index(state, name): value for name, value in conditions}
     partitions = read_with_fallback(
-        table, take_latest_snapshot(state), InitialSchema(()), lambda pin: _distinct_partitions(table, pin)
+        table, take_latest_snapshot(state), InitialSchema(()), lambda snapshot: _distinct_partitions(table, snapshot)
     )
     columns = sort_rows(partitions, state.partition_by).columns
     rows = zip(*(json_values(column) for column in columns), strict=True)
@@ -207,7 +194,7 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
 
 
 def drop_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Drop partitions of the loaded table, as ALTER TABLE … DROP PARTITION."""
+    """Drop partitions of the loaded table: ALTER TABLE … DROP PARTITION."""
     table = connection.table_by_uuid(str(path_of(args, "drop partitions of")), args["uuid"])
     drop_matching(table, _partition_matches(table, table.refresh(), args["partitions"]))
     return {}
@@ -225,9 +212,9 @@ def truncate_partitions(connection: Connection, args: Mapping[str, Any]) -> Mapp
     return {}
 
 
-def _distinct_partitions(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
-    schema = pin.state.schema.select(pin.state.partition_by).arrow
-    parts = [distinct_rows(part.cast(schema)) for part in _read_partition_columns(table, pin)]
+def _distinct_partitions(table: TableHandle, snapshot: ReadSnapshot) -> pa.Table:
+    schema = snapshot.state.schema.select(snapshot.state.partition_by).arrow
+    parts = [distinct_rows(part.cast(schema)) for part in _read_partition_columns(table, snapshot)]
     return distinct_rows(pa.concat_tables([schema.empty_table(), *parts]))
 
 
@@ -244,28 +231,32 @@ def _partition_index(state: TableState, name: str) -> int:
     folded = [column.casefold() for column in state.partition_by]
     if name.casefold() not in folded:
         raise InvalidOptionError(
-            f"'{name}' is no partition column of {state.name}; it is partitioned by {', '.join(state.partition_by)}"
+            f"'{name}' is not a partition column of {state.name}, expected one of {', '.join(state.partition_by)}"
         )
     return folded.index(name.casefold())
 
 
-def _read_partition_columns(table: TableHandle, pin: ReadSnapshot) -> Iterator[pa.Table]:
-    columns = Projection.of(pin.state.schema, pin.state.partition_by, None)
-    if pin.state.primary_key or pin.state.deletions:  # empty partitions do not count
-        yield read_snapshot_rows(table, pin, columns)
+def _read_partition_columns(table: TableHandle, snapshot: ReadSnapshot) -> Iterator[pa.Table]:
+    columns = Projection.of(snapshot.state.schema, snapshot.state.partition_by, None)
+    if snapshot.state.primary_key or snapshot.state.deletions:  # partitions without live rows are not listed
+        yield read_snapshot_rows(table, snapshot, columns)
         return
-    files = scan_tiered_snapshot(table, pin, ScanRequest(pin.state.partition_by)).files if pin.lake is not None else ()
+    files = (
+        scan_tiered_snapshot(table, snapshot, ScanRequest(snapshot.state.partition_by)).files
+        if snapshot.lake is not None
+        else ()
+    )
     if any(name not in file.partition for file in files for name in columns.columns):
-        yield read_snapshot_rows(table, pin, columns)
+        yield read_snapshot_rows(table, snapshot, columns)
         return
     yield pa.table(
         [_partition_array([f.partition[c.name] for f in files], c.type) for c in columns.schema], columns.schema.names
     )
-    yield from read_hot_rows(table, pin, columns)
+    yield from read_hot_rows(table, snapshot, columns)
 
 
 def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return the values of a partition column. Dates and timestamps are given as days and microseconds."""
+    """Return the values of a partition column as an array. Plain dates are days, plain timestamps microseconds."""
     if pa.types.is_date32(kind):
         return pa.array(plain, pa.int32()).cast(kind)
     return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)

@@ -75,8 +75,10 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
 
 @contextmanager
 def _existing_database(warehouse: Warehouse, path: TablePath) -> Iterator[None]:
-    """Create the database ``default``, which Spark assumes to exist, and recreate the database of a committed name if
-    it was dropped concurrently. Raises `TableNotFoundError` if any other is missing.
+    """Require the database of a view. ``default``, which Spark assumes to exist, is created. After the block, the
+    database is recreated if it was dropped concurrently.
+
+    Raises `TableNotFoundError` for any other missing database.
     """
     require_database(warehouse, path.database)
     if path.database == DEFAULT_DATABASE:

@@ -1,7 +1,7 @@
 """``CALL streamhouse.system.…``: procedures run in a process on the driver's host, which has no Spark session.
 
-Each procedure is a function with its description for SHOW PROCEDURES; most are methods of the Python API. Procedures
-that write many lake files run Spark jobs of the statement for that, see `spark_jobs`.
+Each procedure is a function that is registered with its description for SHOW PROCEDURES. Most call a method of the
+Python API. Procedures that write many lake files run Spark jobs of the statement, see `spark_jobs`.
 
 ``materialize`` and ``refresh`` need a PySpark session. A subprocess therefore joins the statement's session through
 PySpark's gateway and ends with the call. Its jobs have the statement's group and tags, and are cancelled with the
@@ -57,7 +57,7 @@ _IS_OF_TYPE: Final[Mapping[str, Callable[[Any], bool]]] = {
 }
 _DAY_MS: Final = 24 * 3600 * 1000
 _SESSION_PROGRAM: Final = "streamhouse_spark.views.procedure_main"
-_CONNECTS: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+_CONNECT_VARIABLES: Final = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 """Variables that make PySpark use Spark Connect for every session."""
 
 
@@ -86,7 +86,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A CALL: the values of all parameters, and the jobs of the statement."""
+    """A running CALL: the values of all parameters, and the Spark jobs of the statement."""
 
     connection: Connection
     arguments: Mapping[str, Any]
@@ -110,7 +110,7 @@ class Procedure:
     parameters: tuple[Parameter, ...]
     run: Callable[[Call], Rows]
     runs_jobs: bool
-    """Whether Spark tasks may write the procedure's files, or it joins the statement's session."""
+    """Whether the procedure uses the statement's session: Spark tasks write its files, or a subprocess joins it."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,7 +126,7 @@ PROCEDURES: Final[dict[str, Procedure]] = {}
 
 
 def procedures(_connection: Connection, _args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Answer SHOW PROCEDURES, with everything needed to bind a CALL."""
+    """List the procedures for SHOW PROCEDURES, with all that Spark needs to bind a CALL."""
     return {"procedures": [procedure.to_json() for procedure in PROCEDURES.values()]}
 
 
@@ -136,8 +136,8 @@ def call_procedure(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     procedure = PROCEDURES.get(name.lower())
     if procedure is None:
         near = find_nearest(name, PROCEDURES)
-        hint = f"did you mean {near}?" if near else f"there are {', '.join(PROCEDURES)}"
-        raise InvalidOptionError(f"there is no procedure {name[:100]!r}; {hint}")
+        hint = f"did you mean {near}?" if near else f"expected one of {', '.join(PROCEDURES)}"
+        raise InvalidOptionError(f"unknown procedure {name[:100]!r}; {hint}")
     arguments = _bind_arguments(procedure, args.get("arguments") or {})
     with SparkJobs(args.get("jobs")) as jobs:
         rows = procedure.run(Call(connection, arguments, jobs))
@@ -151,7 +151,7 @@ def _bind_arguments(procedure: Procedure, arguments: Mapping[str, Any]) -> dict[
     for name in arguments:
         if name.casefold() not in names:
             near = find_nearest(name, names)
-            hint = f"did you mean {near}?" if near else f"it has {', '.join(names)}"
+            hint = f"did you mean {near}?" if near else f"expected one of {', '.join(names)}"
             raise InvalidOptionError(f"procedure {procedure.name} has no parameter {name[:100]!r}; {hint}")
     return {
         parameter.name: _bind_value(procedure.name, parameter, by_folded_name) for parameter in procedure.parameters
@@ -161,7 +161,7 @@ def _bind_arguments(procedure: Procedure, arguments: Mapping[str, Any]) -> dict[
 def _bind_value(procedure: str, parameter: Parameter, arguments: Mapping[str, Any]) -> Any:
     if parameter.name not in arguments:
         if parameter.default is None:
-            raise InvalidOptionError(f"procedure {procedure} needs {parameter.name}: {parameter.comment}")
+            raise InvalidOptionError(f"procedure {procedure} requires {parameter.name}: {parameter.comment}")
         return parameter.default_value
     value = arguments[parameter.name]
     if value is None and parameter.is_nullable:
@@ -173,7 +173,7 @@ def _bind_value(procedure: str, parameter: Parameter, arguments: Mapping[str, An
 
 
 def _struct_json(columns: str) -> str:
-    """Return the ``StructType`` of columns in Spark DDL as its JSON text."""
+    """Return the JSON text of a ``StructType`` for columns in Spark DDL."""
     fields = [pa.field(column.name, column.type, column.nullable) for column in ddl.parse_columns(columns)]
     return str(spark_versions.spark_schema_of(pa.schema(fields)).json())
 
@@ -201,7 +201,7 @@ def _procedure(
 _TABLE: Final = Parameter("table", "string", "Name of the table, <database>.<table>")
 _DRY_RUN: Final = Parameter("dry_run", "boolean", "Only show what the procedure would do", "false")
 _SPARK_JOB: Final = Parameter(
-    "spark_job", "boolean", "Whether Spark tasks write the files; if null, above 64 MiB", "NULL"
+    "spark_job", "boolean", "Whether Spark tasks write the files; if null, from 64 MiB on", "NULL"
 )
 _ROLLBACK_RESULT: Final = (
     "table string not null, version bigint not null, seen_version bigint not null, rows_deleted bigint not null, "
@@ -231,7 +231,7 @@ _STATUS_RESULT: Final = (
 def tier(call: Call) -> Rows:
     table = call.table
     table.open_lake()  # raises if there is no lake
-    if call["dry_run"]:  # rows count as changes in a primary-key table
+    if call["dry_run"]:  # changes in a primary-key table
         return [(table.name, sum(bucket_lags(table.refresh()).values()), 0, 0, 0, 0, True)]
     report = tier_table(table, make_round_runner(call.jobs, table, spark_job=call["spark_job"]))
     return [(table.name, report.rows, report.files, len(report.snapshots), report.conflicts, report.healed_rows, False)]
@@ -242,7 +242,7 @@ def tier(call: Call) -> Rows:
     "table string not null, lake_location string not null, rows bigint not null, lost_rows bigint not null, "
     "returned_rows bigint not null, dry_run boolean not null",
     _TABLE,
-    Parameter("allow_loss", "boolean", "Lose rows that only the old lake has", "false"),
+    Parameter("allow_loss", "boolean", "Continue even if rows that only the old lake has are lost", "false"),
     _DRY_RUN,
 )
 def retier(call: Call) -> Rows:
@@ -253,7 +253,7 @@ def retier(call: Call) -> Rows:
 
 
 @_procedure(
-    "Compact small neighbouring files of a table's lake, and remove deleted rows; Spark tasks do large jobs",
+    "Compact small adjacent files of a table's lake, and remove deleted rows; Spark tasks do large jobs",
     "table string not null, files_removed bigint not null, files_added bigint not null, rows bigint not null, "
     "healed_rows bigint not null, purged_rows bigint not null, dry_run boolean not null",
     _TABLE,
@@ -295,7 +295,7 @@ def optimize(call: Call) -> Rows:
 
 
 def _open_writable_lake(table: Table) -> LakeTable:
-    """Open the lake for writing, as `Table.lake` does. Raises `DifferentHistoryError`."""
+    """Open the lake for writing. Raises `DifferentHistoryError` if its latest snapshot is of another history."""
     lake = table.open_lake()
     newest_snapshot(table.log, lake)
     return lake
@@ -305,7 +305,7 @@ def _open_writable_lake(table: Table) -> LakeTable:
     "Expire old snapshots of a table's lake, and delete files that only they reference",
     "table string not null, snapshots bigint not null, files bigint not null, dry_run boolean not null",
     _TABLE,
-    Parameter("older_than", "timestamp", "Keep newer snapshots; a day ago if null", "NULL"),
+    Parameter("older_than", "timestamp", "Keep snapshots newer than this time; a day ago if null", "NULL"),
     Parameter("retain_last", "int", "Minimum number of snapshots to retain", str(SNAPSHOTS_KEPT)),
     _DRY_RUN,
 )
@@ -324,7 +324,7 @@ def expire_snapshots(call: Call) -> Rows:
     "Delete orphan files; files of the hot log are condemned first and deleted a day later",
     "file string not null, action string not null, dry_run boolean not null",
     _TABLE,
-    Parameter("older_than", "timestamp", "Keep newer files; a day ago if null", "NULL"),
+    Parameter("older_than", "timestamp", "Keep files newer than this time; a day ago if null", "NULL"),
     _DRY_RUN,
 )
 def remove_orphan_files(call: Call) -> Rows:
@@ -339,12 +339,12 @@ def remove_orphan_files(call: Call) -> Rows:
 
 
 def _parse_older_than(older_than_us: int | None, default_ms: int, now_ms: int) -> int:
-    """Return the age of ``older_than`` in milliseconds. Raises `InvalidOptionError` for a future time."""
+    """Return the age of the time ``older_than`` in milliseconds. Raises `InvalidOptionError` for a future time."""
     if older_than_us is None:
         return default_ms
     grace_ms = now_ms - older_than_us // 1000
     if grace_ms < 0:
-        raise InvalidOptionError(f"older_than lies {-grace_ms} ms in the future; give a time that has passed")
+        raise InvalidOptionError(f"older_than is {-grace_ms} ms in the future, expected a past time")
     return grace_ms
 
 
@@ -366,10 +366,12 @@ def rewrite_manifests(call: Call) -> Rows:
     "table string not null, location string not null, lake_snapshot bigint, rows bigint not null, "
     "files bigint not null, dry_run boolean not null",
     Parameter("table", "string", "Name of the new table, <database>.<table>"),
-    Parameter("lake", "string", "The table in the lake's catalog; the same name if null", "NULL"),
+    Parameter(
+        "lake", "string", "Name of the existing table in the lake's catalog; the new table's name if null", "NULL"
+    ),
     Parameter("primary_key", "string", "Columns that identify rows, separated by commas", "NULL"),
     _DRY_RUN,
-    Parameter("format", "string", "iceberg or paimon; if null, that of the existing table", "NULL"),
+    Parameter("format", "string", "iceberg or paimon; if null, the format of the existing table", "NULL"),
 )
 def adopt(call: Call) -> Rows:
     name, lake = _table_name(call["table"]), call["lake"]
@@ -393,7 +395,7 @@ def drop_consumer(call: Call) -> Rows:
     consumers = table.refresh().consumers
     if consumer_id not in consumers:
         near = find_nearest(consumer_id, consumers)
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(sorted(consumers)) or 'none'}"
+        hint = f"did you mean {near!r}?" if near else f"its consumers: {', '.join(sorted(consumers)) or 'none'}"
         raise InvalidOptionError(f"table {table.name} has no consumer {consumer_id[:100]!r}; {hint}")
     offsets = json.dumps({str(bucket): offset for bucket, offset in sorted(consumers[consumer_id].offsets.items())})
     if not call["dry_run"]:
@@ -409,9 +411,7 @@ def drop_consumer(call: Call) -> Rows:
     _DRY_RUN,
 )
 def drop_partition(call: Call) -> Rows:
-    """Drop partitions and return one row of counts. Raises as `Table.drop_partition`, and `InvalidOptionError` for an
-    invalid partition.
-    """
+    """Drop partitions. Raises the errors of `Table.drop_partition`, also for an invalid partition."""
     table = call.table
     state = table.refresh()
     texts = _parse_partition(call["partition"])
@@ -421,8 +421,8 @@ def drop_partition(call: Call) -> Rows:
 
 
 def _parse_partition(text: str) -> dict[str, str]:
-    """Return the values of a JSON object as text."""
-    try:  # numbers stay text: a float could change a decimal
+    """Return column → value of a JSON object, as text."""
+    try:  # numbers remain text, because a float could round a decimal
         values = json.loads(
             text, parse_float=str, parse_int=str, parse_constant=str, object_pairs_hook=_require_unique_names
         )
@@ -442,7 +442,7 @@ def _parse_partition(text: str) -> dict[str, str]:
 def _require_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a name is there twice")
+        raise ValueError("duplicate name")
     return values
 
 
@@ -482,7 +482,7 @@ def rollback_to_timestamp(call: Call) -> Rows:
     table = call.table
     if call["timestamp"] < 0:
         raise InvalidOptionError(
-            "timestamp of procedure rollback_to_timestamp is before 1970; give the time of a commit"
+            "timestamp of procedure rollback_to_timestamp is before 1970, expected the time of a commit"
         )
     return _report_rows(table.rollback_to_timestamp(call["timestamp"] // 1000, dry_run=call["dry_run"]))
 
@@ -551,8 +551,9 @@ def drop_branch(call: Call) -> Rows:
     Parameter("to", "string", "Name of the branch to publish"),
 )
 def fast_forward(call: Call) -> Rows:
-    """Publish the branch ``to`` to ``branch``, which must be ``main``, and return one row. The argument order is
-    Iceberg's. Raises as `Table.fast_forward`, and `InvalidOptionError` for any other ``branch``.
+    """Publish the branch ``to`` to ``branch``, which must be ``main``. The argument order is Iceberg's.
+
+    Raises the errors of `Table.fast_forward`, and `InvalidOptionError` for any other ``branch``.
     """
     name, branch = _table_name(call["table"]), call["branch"]
     if branch.strip().lower() != "main":
@@ -573,12 +574,12 @@ def fast_forward(call: Call) -> Rows:
     Parameter("tag", "string", "A tag of the source, in place of a number", "NULL"),
 )
 def clone(call: Call) -> Rows:
-    """Clone a version of a table and return one row: both names, the version, and the lake snapshot that both tables
-    share. Raises as `Warehouse.clone_table`.
+    """Clone a version of a table. The result shows the lake snapshot that both tables share. Raises the errors of
+    `Warehouse.clone_table`.
     """
     source, target = _table_name(call["source"]), _table_name(call["target"])
     if call["version"] is not None and call["tag"] is not None:
-        raise InvalidOptionError(f"clone of {source}: version and tag are both given; give one")
+        raise InvalidOptionError(f"clone of {source}: found version and tag, expected at most one of them")
     version = call["version"] if call["version"] is not None else call["tag"]
     clone = call.connection.warehouse().clone_table(source, target, version=version)
     origin = base_version_of_clone(call.connection.table(source).refresh(), clone.uuid)
@@ -590,7 +591,7 @@ def clone(call: Call) -> Rows:
     _REFRESH_RESULT,
     Parameter("table", "string", "Name of the materialized table, <database>.<table>"),
     Parameter("query", "string", "Reads tables of the warehouse as <database>.<table>"),
-    Parameter("freshness", "string", "Maximum age that a service permits; 1min if null", "NULL"),
+    Parameter("freshness", "string", "Maximum age of the rows that refresh services permit; 1min if null", "NULL"),
     Parameter("mode", "string", "full: recompute on each refresh; if null, incremental", "NULL"),
     Parameter("step_rows", "int", "Approximate source rows per commit; all if null", "NULL"),
     runs_jobs=True,
@@ -603,40 +604,29 @@ def materialize(call: Call) -> Rows:
         "mode": call["mode"] or "incremental",
         "step_rows": call["step_rows"],
     }
-    return _run_procedure(call, "materialize", name, arguments)
+    return _run_in_session(call, "materialize", name, arguments)
 
 
 @_procedure(
-    "Refresh a materialized table to the latest versions of its sources",
-    _REFRESH_RESULT,
-    _TABLE,
-    runs_jobs=True,
+    "Refresh a materialized table to the latest versions of its sources", _REFRESH_RESULT, _TABLE, runs_jobs=True
 )
 def refresh(call: Call) -> Rows:
-    return _run_procedure(call, "refresh", _table_name(call["table"]), {})
+    return _run_in_session(call, "refresh", _table_name(call["table"]), {})
 
 
-@_procedure(
-    "Stop refresh services from refreshing a materialized table until resume",
-    _PAUSE_RESULT,
-    _TABLE,
-)
+@_procedure("Stop refresh services from refreshing a materialized table until resume", _PAUSE_RESULT, _TABLE)
 def pause(call: Call) -> Rows:
     table = call.table
     return [(table.name, pause_refreshes(table))]
 
 
-@_procedure(
-    "Let refresh services refresh a paused materialized table again",
-    _PAUSE_RESULT,
-    _TABLE,
-)
+@_procedure("Let refresh services refresh a paused materialized table again", _PAUSE_RESULT, _TABLE)
 def resume(call: Call) -> Rows:
     table = call.table
     return [(table.name, resume_refreshes(table))]
 
 
-def _run_procedure(call: Call, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
+def _run_in_session(call: Call, verb: str, name: str, arguments: Mapping[str, Any]) -> Rows:
     session = call.jobs.session(f"{verb} {name}")
     request = {
         "session": session,
@@ -661,7 +651,7 @@ def _run_procedure(call: Call, verb: str, name: str, arguments: Mapping[str, Any
         finally:
             process.kill()
     if not reply.endswith("\n"):
-        raise StreamhouseError(f"{verb} {name}: its process ended early; run it again", condition="JOB_ENDED")
+        raise StreamhouseError(f"{verb} {name}: the subprocess ended before it replied; retry", condition="JOB_ENDED")
     answer = json.loads(reply)
     if "error" in answer:
         raise StreamhouseError(answer["error"]["message"], condition=answer["error"]["condition"])
@@ -670,7 +660,7 @@ def _run_procedure(call: Call, verb: str, name: str, arguments: Mapping[str, Any
 
 def _child_environment() -> dict[str, str]:
     """Return the environment of a process that finds the same modules and uses a classic session."""
-    environment = {name: value for name, value in os.environ.items() if name not in _CONNECTS}
+    environment = {name: value for name, value in os.environ.items() if name not in _CONNECT_VARIABLES}
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYSPARK_PYTHON": sys.executable}
 
 
@@ -678,7 +668,7 @@ def _child_environment() -> dict[str, str]:
     "Restore a dropped table with its rows and its lake, while its files exist",
     "table string not null, uuid string not null, rows bigint not null",
     Parameter("table", "string", "Name of the table when it was dropped, <database>.<table>"),
-    Parameter("uuid", "string", "Which of several; the one dropped last if null", "NULL"),
+    Parameter("uuid", "string", "uuid of the dropped table; the table dropped last if null", "NULL"),
     Parameter("to", "string", "New name; the old name if null", "NULL"),
 )
 def undrop_table(call: Call) -> Rows:
@@ -691,22 +681,14 @@ def undrop_table(call: Call) -> Rows:
     "Adapt a moved warehouse to its location, or give a copy its own ids",
     "table string not null, uuid string not null, former_uuid string not null, lake string, "
     "moved_from string, files_written bigint not null, dry_run boolean not null",
-    Parameter("copy", "boolean", "Whether it is a copy whose original stays in use", "false"),
+    Parameter("copy", "boolean", "Whether the warehouse is a copy whose original remains in use", "false"),
     _DRY_RUN,
 )
 def relocate(call: Call) -> Rows:
     report = relocated(call.connection.warehouse(), copy=call["copy"], dry_run=call["dry_run"])
     return [
-        (
-            table.table,
-            table.uuid,
-            table.former_uuid,
-            table.lake,
-            table.moved_from,
-            table.files_written,
-            call["dry_run"],
-        )
-        for table in report.tables
+        (moved.table, moved.uuid, moved.former_uuid, moved.lake, moved.moved_from, moved.files_written, call["dry_run"])
+        for moved in report.tables
     ]
 
 
@@ -722,7 +704,7 @@ def table_status(call: Call) -> Rows:
 
 
 def _status_or_error(connection: Connection, name: str) -> Sequence[Any]:
-    """Return a table's status row, or the error of a damaged table, so that one table does not hide all others."""
+    """Return a table's status row. For a damaged table the row contains the error, so that other tables are shown."""
     try:
         return _status(connection.table(name))
     except StreamhouseError as error:

@@ -1,8 +1,8 @@
 """Spark jobs of a ``CALL``: the calling process plans and commits, executor tasks write the files.
 
 For each call, the catalog's Java class listens on a socket and runs the requested jobs as part of the statement: they
-appear in Spark's UI with their description, and are cancelled with the statement. Requests and answers are lines of
-JSON. A failed or cancelled job sends no answer, so nothing is committed and the user sees Spark's own error.
+appear in Spark's UI with their description, and are cancelled with the statement. Requests and replies are lines of
+JSON. A failed or cancelled job sends no reply, so nothing is committed and the user sees Spark's own error.
 
 A task writes files and reports them. The only row of its partition is its outcome as JSON: ``result`` or a conflict
 ``error``, with the ``rows`` and ``bytes`` that Spark shows. Spark retries a failed task and uses the outcome of one
@@ -52,20 +52,20 @@ from streamhouse_spark.warehouse.process_cache import Connection
 logger = logging.getLogger(__name__)
 
 JOB_BYTES_MIN: Final = 64 << 20
-"""Bytes of files, or of rows in memory, that make a job worth its start of about a second."""
+"""Minimum bytes of files, or of rows in memory, for a Spark job, which takes about a second to start."""
 CONFLICT_ERRORS: Final = (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError)
-"""Errors that a retry of the task would hit again and that the planner handles."""
-_REWRITING: Final = {
+"""Errors that a retry of the task would repeat, and that the planner handles."""
+_REWRITE_CLASSES: Final = {
     "iceberg": ("iceberg.compaction", "RewriteTask", "CompactGroup"),
     "iceberg by key": ("iceberg.compaction", "KeyedRewriteTask", "KeyedGroup"),
     "paimon": ("paimon.compaction", "RewriteTask", "CompactGroup"),
     "paimon by key": ("paimon.compaction", "KeyedRewriteTask", "GroupFiles"),
 }
-"""Lake modules that rewrite groups of files, each with its writer and group class."""
+"""Kind of table → the lake module that rewrites groups of its files, with the writer and the group class."""
 
 
 class SparkJobs:
-    """The driver's jobs for one call. Without an address there are none."""
+    """Requests Spark jobs from the driver during one call. Without the driver's address, no job can run."""
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
@@ -84,14 +84,14 @@ class SparkJobs:
         return self._address is not None
 
     def should_run(self, num_bytes: int, *, spark_job: bool | None) -> bool:
-        """Return whether a job should write these bytes: as ``spark_job`` says, or by size if it is None.
+        """Return whether a job should write these bytes: ``spark_job``, or a decision by size if it is None.
 
         Raises `InvalidOptionError` if a job is required but the driver runs none.
         """
         if spark_job and not self.is_available:
             raise InvalidOptionError(
-                "spark_job is true, and the session's jar is of another version, which runs no jobs; use the jar of "
-                "this package, or leave spark_job out"
+                "spark_job is true, but the session's jar is from another version and runs no jobs; use the jar of "
+                "this package, or omit spark_job"
             )
         return self.is_available and (num_bytes >= JOB_BYTES_MIN if spark_job is None else spark_job)
 
@@ -104,21 +104,20 @@ class SparkJobs:
         answer = self._request({"description": description, "tasks": list(tasks)})
         if answer is None:
             raise StreamhouseError(
-                f"{description}: the Spark job ended early; nothing of it was committed, run it again",
-                condition="JOB_ENDED",
+                f"{description}: the Spark job ended early and committed nothing; retry", condition="JOB_ENDED"
             )
         return [decode_outcome(text) for text in answer["outcomes"]]
 
     def session(self, description: str) -> dict[str, Any]:
-        """Return the credentials by which a process on this host joins the statement's session. They are secret and
+        """Return the credentials with which a process on this host joins the statement's session. They are secret, and
         valid during the call.
 
         Raises `InvalidOptionError` if the driver opens no session, and `StreamhouseError` if the statement has ended.
         """
         if not self.is_available:
             raise InvalidOptionError(
-                f"{description}: the session's jar is of another version, which opens no session for a CALL; use the "
-                "jar of this package, or call it from Python"
+                f"{description}: the session's jar is from another version and opens no session for a CALL; use the "
+                "jar of this package, or call the Python function"
             )
         answer = self._request({"description": description, "session": True})
         if answer is None:
@@ -126,7 +125,7 @@ class SparkJobs:
         return answer
 
     def _request(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """Send a request to the driver. Returns None if the driver ended without an answer."""
+        """Send a request to the driver and return its reply, or None if the driver ended without a reply."""
         try:
             stream = self._connect()
             stream.write(json.dumps(request).encode() + b"\n")
@@ -146,8 +145,8 @@ class SparkJobs:
 
 
 def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_job: bool | None) -> RunGroups | None:
-    """Return a function that writes groups of lake files in a job, largest first, or in this process if they are small.
-    ``doing`` is the verb of the job's description. None if a job is ruled out.
+    """Return a function that writes groups of lake files: in a job, largest first, or in this process if they are
+    small. Returns None if no job may run. ``doing`` is the verb in the job's description.
     """
     if not spark_job and (spark_job is False or not jobs.is_available):
         return None
@@ -185,7 +184,7 @@ def make_round_runner(jobs: SparkJobs, table: TableHandle, *, spark_job: bool | 
 def encode_group_task(writer: GroupWriter, group: Any) -> str:
     """Encode a task that rewrites a group of lake files."""
     module, name = type(writer).__module__, type(writer).__name__
-    (kind,) = (kind for kind, (path, task, _) in _REWRITING.items() if module.endswith(path) and name == task)
+    (kind,) = (kind for kind, (path, task, _) in _REWRITE_CLASSES.items() if module.endswith(path) and name == task)
     return json.dumps({"rewrite": kind, "writer": writer.to_json(), "group": group.to_json()})
 
 
@@ -205,8 +204,8 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
     """Write files. Returns a list per task of a round, or a `RewrittenGroup`, as JSON."""
     if "round" in task:
         return run_on_executor(connection, task["round"])
-    path, writer_name, group_name = _REWRITING[task["rewrite"]]
-    with lake_library(task["rewrite"].split()[0], "the files to be written anew"):
+    path, writer_name, group_name = _REWRITE_CLASSES[task["rewrite"]]
+    with lake_library(task["rewrite"].split()[0], "the files to rewrite"):
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
         warehouse = connection.warehouse()
@@ -217,7 +216,7 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
 
 
 def decode_outcome(text: str) -> Any:
-    """Return the result of an outcome. Raises the error that it holds instead."""
+    """Return the result in an outcome, or raise the error in it."""
     outcome = json.loads(text)
     described = outcome["error"]
     for kind in CONFLICT_ERRORS:

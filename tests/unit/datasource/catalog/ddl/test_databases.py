@@ -68,8 +68,8 @@ def test_an_unknown_database_is_named_by_its_condition(catalog):
 @pytest.mark.parametrize(
     ("properties", "words"),
     [
-        ({"location": "/data"}, "warehouse of the catalog"),
-        ({"retention": "7d"}, "no other properties, found retention"),
+        ({"location": "/data"}, "in the catalog's warehouse"),
+        ({"retention": "7d"}, "found properties retention, expected only a comment"),
     ],
 )
 def test_other_properties_are_refused_before_anything_is_made(connection, properties, words):
@@ -99,5 +99,5 @@ def test_the_comment_of_a_database_is_changed_and_taken_away(catalog):
     assert catalog.call("database", database="sales")["properties"] == {"comment": "sold"}
     catalog.call("alter_database", database="sales", changes=[{"change": "remove_property", "name": "comment"}])
     assert catalog.call("database", database="sales")["properties"] == {}
-    with pytest.raises(InvalidOptionError, match="no other properties, found team"):
+    with pytest.raises(InvalidOptionError, match="found properties team, expected only a comment"):
         catalog.call("alter_database", database="sales", changes=[{**change, "name": "team"}])

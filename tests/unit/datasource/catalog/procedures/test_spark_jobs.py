@@ -124,7 +124,9 @@ def test_a_job_is_run_where_there_is_much_to_write(call, driver, in_iceberg, mon
 
 
 def test_without_a_driver_of_jobs_none_can_be_asked_for(call, in_iceberg):
-    refused = pytest.raises(InvalidOptionError, match="spark_job is true, and the session's jar is of another version")
+    refused = pytest.raises(
+        InvalidOptionError, match="spark_job is true, and the session's jar is from another version"
+    )
     write(in_iceberg, 0)
     with refused:
         call("tier", jobs=None, spark_job=True)

@@ -170,7 +170,7 @@ public class StreamhouseCatalog
 
   private static String singleName(String[] namespace) {
     if (namespace.length == 1) return namespace[0];
-    throw SparkErrors.analysisException("databases have no databases within them; found "
+    throw SparkErrors.analysisException("databases cannot be nested; found "
         + String.join(".", namespace));
   }
 
@@ -253,7 +253,7 @@ public class StreamhouseCatalog
       python().call("create_table", arguments, "TABLE_EXISTS", "DATABASE_NOT_FOUND");
       return loadTable(identifier);
     } catch (NoSuchTableException error) {
-      throw SparkErrors.analysisException("table " + identifier + " was dropped while it was being created");
+      throw SparkErrors.analysisException("table " + identifier + " was dropped concurrently");
     } catch (MappedException error) {
       if (error.hasCondition("TABLE_EXISTS")) throw new TableAlreadyExistsException(identifier);
       throw new NoSuchNamespaceException(identifier.namespace());
@@ -288,7 +288,7 @@ public class StreamhouseCatalog
         return stageCreate(identifier, info);
       } catch (TableAlreadyExistsException alreadyExists) {
         throw SparkErrors.analysisException("table " + identifier
-            + " was created by another query meanwhile; run this one again");
+            + " was created concurrently; run the query again");
       }
     }
   }
@@ -392,7 +392,7 @@ public class StreamhouseCatalog
       }
     }
     throw SparkErrors.analysisException(
-        "PROCEDURE_NOT_FOUND: there is no procedure " + identifier + "; there are " + name + ".system."
+        "PROCEDURE_NOT_FOUND: unknown procedure " + identifier + ", expected one of " + name + ".system."
             + (procedureNames.isEmpty()
                 ? "…, see SHOW PROCEDURES IN " + name + ".system"
                 : String.join(", ", procedureNames)));

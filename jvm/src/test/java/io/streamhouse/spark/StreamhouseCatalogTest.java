@@ -491,6 +491,6 @@ class StreamhouseCatalogTest {
             AnalysisException.class,
             () -> catalog.loadProcedure(Identifier.of(new String[] {"system"}, "gone")));
     assertEquals("PROCEDURE_NOT_FOUND", error.getCondition());
-    assertTrue(error.getMessage().endsWith("there are lakehouse.system.expire"), error.getMessage());
+    assertTrue(error.getMessage().endsWith("expected one of lakehouse.system.expire"), error.getMessage());
   }
 }

@@ -58,7 +58,7 @@ public final class TableDefinitionJson {
         continue;
       }
       if (!(constraint instanceof PrimaryKey)) {
-        throw SparkErrors.analysisException("constraint " + constraint.toDDL() + " is not supported; leave it out");
+        throw SparkErrors.analysisException("constraint " + constraint.toDDL() + " is not supported; omit it");
       }
       for (NamedReference column : ((PrimaryKey) constraint).columns()) {
         key.add(String.join(".", column.fieldNames()));

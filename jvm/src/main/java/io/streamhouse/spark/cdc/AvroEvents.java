@@ -86,7 +86,7 @@ public final class AvroEvents implements UDF1<byte[], Row> {
     if (event == null) return null;
     if (fixedSchema != null) return read(event, 0, null, fixedSchema);
     if (event.length < HEAD_BYTES || event[0] != 0) {
-      return rejected("it does not begin as Confluent's wire format does, with a zero and four bytes of a schema's id");
+      return rejected("it does not start with a zero and a schema id, as in Confluent's wire format");
     }
     int id = ByteBuffer.wrap(event, 1, HEAD_BYTES - 1).getInt();
     if (unusableSchemas.containsKey(id)) return rejected(unusableSchemas.get(id));
@@ -102,13 +102,13 @@ public final class AvroEvents implements UDF1<byte[], Row> {
       fields = fieldsBySchema.get(id);
       if (fields == null) fieldsBySchema.put(id, fields = parseSchema(schema));
     } catch (RuntimeException error) {
-      return rejected(description + " is none of change events: " + error.getMessage());
+      return rejected(description + " is not for change events: " + error.getMessage());
     }
     try {
       return RowFactory.create(toJson(fields, new AvroBytesReader(event, begin)), null, null);
     } catch (IOException | RuntimeException | StackOverflowError error) { // the bytes may be anything
       String text = error.getMessage() == null ? error.getClass().getSimpleName() : error.getMessage();
-      return rejected("its bytes are no event of " + description + ": " + text);
+      return rejected("its bytes do not match " + description + ": " + text);
     }
   }
 
@@ -126,13 +126,13 @@ public final class AvroEvents implements UDF1<byte[], Row> {
       }
       out.writeEndObject();
     }
-    if (in.remaining() > 0) throw new IOException(in.remaining() + " bytes are left over");
+    if (in.remaining() > 0) throw new IOException(in.remaining() + " extra bytes");
     return text.toString();
   }
 
   private static EventField[] parseSchema(String text) {
     Schema schema = new Schema.Parser().setValidateDefaults(false).parse(text);
-    if (schema.getType() != Schema.Type.RECORD) throw new IllegalArgumentException("it is no record");
+    if (schema.getType() != Schema.Type.RECORD) throw new IllegalArgumentException("it is not a record");
     List<Schema.Field> fields = schema.getFields();
     if (fields.stream().noneMatch(field -> field.name().equals("op"))) {
       throw new IllegalArgumentException("record " + schema.getFullName() + " has no field op");

@@ -55,7 +55,7 @@ final class EventValueReader {
           Base64.getEncoder().encodeToString(UNAVAILABLE_BYTES),
           UUID.nameUUIDFromBytes(UNAVAILABLE_BYTES).toString());
   private static final String UNAVAILABLE_REASON =
-      "not in the event: the source's log lacks large values that did not change; set REPLICA IDENTITY FULL there";
+      "missing, because the source does not log unchanged large values; set REPLICA IDENTITY FULL in the source";
   private static final Pattern INTEGER = Pattern.compile("[+-]?[0-9]{1,19}");
   private static final Pattern DATE_PREFIX = Pattern.compile("\\s*[+-]?[0-9]{4,7}-[0-9].*", Pattern.DOTALL);
   private static final int ABBREVIATED_CHARS = 100;
@@ -81,7 +81,7 @@ final class EventValueReader {
   EventRow readRow(SemanticType type, boolean isBefore, String part) throws IOException {
     if (parser.currentToken() == JsonToken.VALUE_NULL) return null;
     if (parser.currentToken() != JsonToken.START_OBJECT) {
-      throw new MalformedEventException("its " + part + " is no JSON object");
+      throw new MalformedEventException("its " + part + " is not a JSON object");
     }
     EventColumn[] columns = spec.columns.children;
     EventRow row = new EventRow(columns.length);
@@ -186,14 +186,14 @@ final class EventValueReader {
         advanceInPair(column, column.children[1]);
         value = readValue(column.children[1], valueType);
         if (!parser.nextToken().isStructEnd()) {
-          throw new MalformedEventException("its " + column.path + " is no list of pairs");
+          throw new MalformedEventException("its " + column.path + " is not a list of pairs");
         }
       } else {
         rejectType(column, rawText());
         continue;
       }
       if (entryKey != null && pairs.put(entryKey, RowFactory.create(entryKey, value)) != null) {
-        reject(key, "'" + abbreviate(entryKey.toString()) + "', which is there twice");
+        reject(key, "'" + abbreviate(entryKey.toString()) + "', a duplicate");
       }
     }
     return new ArrayList<>(pairs.values());
@@ -202,7 +202,7 @@ final class EventValueReader {
   private void advanceInPair(EventColumn column, EventColumn part) throws IOException {
     if (parser.nextToken() == JsonToken.FIELD_NAME) {
       if (!parser.currentName().equals(part.name)) {
-        throw new MalformedEventException("its " + column.path + " is no list of pairs");
+        throw new MalformedEventException("its " + column.path + " is not a list of pairs");
       }
       parser.nextToken();
     }
@@ -259,7 +259,7 @@ final class EventValueReader {
     if (isText && semanticType.isDecimal()) return numberText(column, semanticType, read);
     if (!isText && semanticType.timestampUnit() != null) return instantText(column, read, semanticType.timestampUnit());
     if (!isText && semanticType.isDate()) return epochDayText(column, read);
-    return isValidUtf16(read) ? read : reject(column, "a text with half of a surrogate pair, which has no UTF-8");
+    return isValidUtf16(read) ? read : reject(column, "text with an unpaired surrogate, which is not UTF-8");
   }
 
   private static boolean isValidUtf16(String read) {
@@ -398,7 +398,7 @@ final class EventValueReader {
   }
 
   private String rejectType(EventColumn column, String read) {
-    return reject(column, "'" + abbreviate(read) + "', which is no " + column.type.simpleString());
+    return reject(column, "'" + abbreviate(read) + "', expected " + column.type.simpleString());
   }
 
   /** Records why a value does not fit its column. The first reason is kept. */

@@ -33,7 +33,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
                   .maxNameLength(Integer.MAX_VALUE)
                   .build())
           .build();
-  private static final String NO_OBJECT = "it is no JSON object";
+  private static final String NO_OBJECT = "it is not a JSON object";
 
   private transient volatile EventReader reader;
 
@@ -167,7 +167,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
       boolean isDeleted = format.deletes.contains(kind);
       if (!isDeleted && !format.upserts.contains(kind)) {
         throw new MalformedEventException("its " + format.kindField + " is '" + kind
-            + "', which says nothing about a row");
+            + "', which is unknown");
       }
       boolean isOfBefore = isDeleted && format == EventFormat.DEBEZIUM;
       List<EventRow> rows = isOfBefore ? event.before : event.after;
@@ -214,7 +214,7 @@ public final class JsonEvents implements UDF2<String, String, Row> {
     }
 
     private MalformedEventException missingKeyError() {
-      return new MalformedEventException("its row lacks the primary key " + String.join(", ", decoderSpec.key));
+      return new MalformedEventException("its row has no primary key " + String.join(", ", decoderSpec.key));
     }
 
     private static Row rejected(String reason) {

@@ -38,7 +38,7 @@ final class PythonBatchReader implements PartitionReader<ColumnarBatch> {
       if (!SparkErrors.<Boolean>unwrapPythonErrors(rows::next)) return false;
       byte[] stream = rows.get().getBinary(0);
       reader = new ArrowStreamReader(new ByteArrayInputStream(stream), allocator);
-      if (!reader.loadNextBatch()) throw new IOException("an Arrow stream without a batch came from Python");
+      if (!reader.loadNextBatch()) throw new IOException("Python sent an Arrow stream without a batch");
       root = reader.getVectorSchemaRoot();
       counters.add(BytesFromPython.NAME, stream.length);
     } while (counters.addFrom(root.getSchema()));

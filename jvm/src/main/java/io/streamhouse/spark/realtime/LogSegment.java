@@ -170,7 +170,7 @@ final class LogSegment {
     }
     byte[][] contents = store.read(name, part + size, !entry.has("part"), mergedRanges.toArray(new long[0][]));
     if (contents == null) {
-      throw SparkErrors.corruptData(store.displayPath(name) + " is missing although the table names it");
+      throw SparkErrors.corruptData(store.displayPath(name) + " is missing");
     }
     SegmentBytes[] pieces = new SegmentBytes[ranges.length];
     for (int i = 0; i < contents.length; i++) verifyChecksums(contents[i], mergedRanges.get(i)[0] - part, part, name);

@@ -220,8 +220,8 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     long offset = buckets.get(nextSegment.bucket).offset;
     if (nextSegment.baseOffset > offset) {
       throw SparkErrors.analysisException(
-          "CORRUPT_DATA: bucket " + nextSegment.bucket + " of table " + uuid + ": offset " + offset
-              + " expected, found " + nextSegment.baseOffset + "; start the query again");
+          "CORRUPT_DATA: bucket " + nextSegment.bucket + " of table " + uuid + ": found offset "
+              + nextSegment.baseOffset + ", expected " + offset + "; restart the query");
     }
     segment = nextSegment;
     batchNumber = 0;

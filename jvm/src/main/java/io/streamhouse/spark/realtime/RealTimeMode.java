@@ -49,7 +49,7 @@ public final class RealTimeMode {
 
   /** Rejects a real-time stream into a table if Spark does not tell which rows the query reads. */
   public static void rejectSink(String table) {
-    if (isEnabled()) throw unsupported(table, "this Spark does not tell which rows the query reads");
+    if (isEnabled()) throw unsupported(table, "this Spark does not show which rows the query reads");
   }
 
   /**
@@ -61,7 +61,7 @@ public final class RealTimeMode {
     try {
       return sourceTable(table, (LogicalPlan) invoke(queryOf(Thread.currentThread()), "analyzedPlan"));
     } catch (ReflectiveOperationException e) {
-      throw unsupported(table, "this Spark does not tell which rows the query reads");
+      throw unsupported(table, "this Spark does not show which rows the query reads");
     }
   }
 
@@ -70,20 +70,20 @@ public final class RealTimeMode {
     while (ROW_BY_ROW_NODES.contains(node.getClass().getSimpleName())) {
       for (Expression expression : CollectionConverters.asJava(node.expressions())) {
         if (expression.exists(child -> child.getClass().getSimpleName().startsWith("Python"))) {
-          throw unsupported(table, "Python functions take rows in batches");
+          throw unsupported(table, "Python functions process rows in batches");
         }
       }
       node = node.children().head();
     }
     String kind = node.getClass().getSimpleName();
     if (!kind.equals("StreamingRelationV2")) {
-      throw unsupported(table, kind + " is more than filters and columns of one table");
+      throw unsupported(table, kind + " does more than filter and project one table");
     }
     Object read = invoke(node, "table");
-    if (!(read instanceof LoadedTable)) throw unsupported(table, node + " is no table of the catalog");
+    if (!(read instanceof LoadedTable)) throw unsupported(table, node + " is not a catalog table");
     CaseInsensitiveStringMap options = (CaseInsensitiveStringMap) invoke(node, "extraOptions");
     if ("continue".equalsIgnoreCase(options.get("onDifferentHistory"))) {
-      throw unsupported(table, "onDifferentHistory=continue reads other rows at the same offsets");
+      throw unsupported(table, "onDifferentHistory=continue may read other rows at equal offsets");
     }
     return (LoadedTable) read;
   }
@@ -131,8 +131,8 @@ public final class RealTimeMode {
 
   static RuntimeException unsupported(String table, String why) {
     return SparkErrors.analysisException(
-        "INVALID_OPTION: stream into " + table + " with a real-time trigger: " + why + ", so rows that come again could"
-            + " not be told from new ones; use writeStream.foreach with a writer of your own, or a micro-batch trigger,"
+        "INVALID_OPTION: stream into " + table + " with a real-time trigger: " + why + ", so repeated rows cannot be"
+            + " detected; use writeStream.foreach with your own writer, or a micro-batch trigger,"
             + " trigger(processingTime=...) or trigger(availableNow=True)");
   }
 }

@@ -70,7 +70,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
 
   @Override
   public Offset latestOffset() {
-    throw new UnsupportedOperationException("Spark asks for the offset behind one that it has");
+    throw new UnsupportedOperationException("Spark must pass the start offset");
   }
 
   @Override
@@ -138,7 +138,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
 
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
-    throw new UnsupportedOperationException("a batch in real-time mode has no end when it begins");
+    throw new UnsupportedOperationException("a real-time batch has no end offset");
   }
 
   @Override

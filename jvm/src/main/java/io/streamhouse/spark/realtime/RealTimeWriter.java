@@ -129,7 +129,7 @@ public final class RealTimeWriter implements DataWriter<InternalRow> {
 
   @Override
   public void write(InternalRow row) {
-    if (reader == null) throw RealTimeMode.unsupported(table, "another task than the one that writes reads the rows");
+    if (reader == null) throw RealTimeMode.unsupported(table, "another task reads the rows");
     UnsafeRow copy = copyProjection.apply(row).copy();
     rows.add(copy);
     buckets.add(reader.currentBucket());

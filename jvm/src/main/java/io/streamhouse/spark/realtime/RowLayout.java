@@ -78,7 +78,7 @@ final class RowLayout implements AutoCloseable {
     if (root.getRowCount() != segment.rowCount(batch)) {
       throw SparkErrors.corruptData(
           "batch " + batch + " of a segment of bucket " + segment.bucket + " has " + root.getRowCount()
-              + " rows, the commit record says " + segment.rowCount(batch));
+              + " rows, expected " + segment.rowCount(batch));
     }
     ColumnVector[] vectors = new ColumnVector[schema.length()];
     for (int i = 0; i < vectors.length; i++) {

@@ -86,8 +86,8 @@ public final class GeneratedColumnsRule extends Rule<LogicalPlan> {
         boolean sets = item instanceof Assignment && name.equalsIgnoreCase(assignedColumn((Assignment) item));
         if (sets || item instanceof UpdateStarAction) {
           throw SparkErrors.analysisException(
-              "column " + name + " is GENERATED ALWAYS AS IDENTITY: a row keeps its number; leave the column out of "
-                  + (sets ? "SET" : "the rows, and name the others in place of SET *"));
+              "column " + name + " is GENERATED ALWAYS AS IDENTITY and cannot be set; omit it in "
+                  + (sets ? "SET" : "the rows, and name the other columns instead of SET *"));
         }
       }
     }

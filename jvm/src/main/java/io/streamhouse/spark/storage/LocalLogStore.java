@@ -32,7 +32,7 @@ public final class LocalLogStore implements LogStore {
     byte[][] contents = new byte[ranges.length][];
     try (FileChannel file = FileChannel.open(folder.resolve(name))) {
       if (file.size() < bytes || (isExact && file.size() != bytes)) {
-        throw SparkErrors.corruptData(displayPath(name) + " has " + file.size() + " bytes, the commit record says "
+        throw SparkErrors.corruptData(displayPath(name) + " has " + file.size() + " bytes, expected "
             + bytes);
       }
       for (int i = 0; i < ranges.length; i++) {

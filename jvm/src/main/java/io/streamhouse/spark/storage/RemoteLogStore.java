@@ -43,7 +43,7 @@ public final class RemoteLogStore implements LogStore {
   private static final long BACKOFF_MAX_NS = 5_000_000_000L;
 
   private static final String ADVICE =
-      "start the query again once it can be: from its checkpoint the query goes on where it was";
+      "restart the query when it is readable; it continues from its checkpoint";
 
   /** The suffix of a scheme that has the settings of one warehouse. */
   private static final String WAREHOUSE_SCHEME = "^(s3a|abfss?)-[0-9a-f]{8}(?:-log)?:";

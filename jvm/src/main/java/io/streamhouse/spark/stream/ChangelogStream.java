@@ -58,7 +58,7 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
 
   @Override
   public Offset latestOffset() {
-    throw new UnsupportedOperationException("Spark asks for the offset behind one that it has");
+    throw new UnsupportedOperationException("Spark must pass the start offset");
   }
 
   @Override

@@ -57,7 +57,7 @@ public class PartitionedTable extends WritableTable implements SupportsAtomicPar
   @Override
   public void createPartitions(InternalRow[] partitions, Map<String, String>[] properties) {
     throw SparkErrors.analysisException(
-        "a partition exists when a row has its values: insert rows instead of ADD PARTITION");
+        "ADD PARTITION is not supported; insert rows, which create their partitions");
   }
 
   @Override

@@ -28,9 +28,9 @@ final class PrimaryKeyTableCapabilities extends AbstractSet<TableCapability> {
     if (capability != TableCapability.MICRO_BATCH_READ) return capabilities.contains(capability);
     String database = table.identifier.namespace()[0];
     throw SparkErrors.analysisException(
-        "INVALID_OPTION: " + table.tableName() + " has a primary key, so that its log holds changes: a stream reads"
-            + " them as " + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`; a"
-            + " batch read gives the current rows");
+        "INVALID_OPTION: " + table.tableName() + " has a primary key, so its streams read changes; stream "
+            + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`, or read the current"
+            + " rows in a batch");
   }
 
   @Override

@@ -75,7 +75,7 @@ class AvroEventsTest {
   @Test
   void anUnusableSchemaHasItsReason() throws IOException {
     AvroEvents events = events();
-    assertTrue(events.call(event(4)).getString(1).startsWith("its schema 4 is none of change events: "));
+    assertTrue(events.call(event(4)).getString(1).startsWith("its schema 4 is not for change events: "));
     assertEquals("it has none", events.call(event(5)).getString(1));
     assertNull(events.call(event(5)).get(2));
     assertEquals(Integer.valueOf(-6), events.call(event(-6)).get(2));
@@ -132,13 +132,13 @@ class AvroEventsTest {
   void invalidUtf8IsDamage() throws IOException {
     byte[] bad = event(3);
     for (int i = 5; i < bad.length; i++) if (bad[i] == (byte) 0xc3) bad[i] = (byte) 0xff;
-    assertEquals("its bytes are no event of its schema 3: CharacterCodingException", events().call(bad).getString(1));
+    assertEquals("its bytes do not match its schema 3: CharacterCodingException", events().call(bad).getString(1));
   }
 
   @Test
   void schemasOfOtherRecordsAreRejected() {
     assertNull(AvroEvents.problem(SCHEMA));
-    assertEquals("it is no record", AvroEvents.problem("\"string\""));
+    assertEquals("it is not a record", AvroEvents.problem("\"string\""));
     assertEquals("record Value has no field op", AvroEvents.problem(ROW.replace('\'', '"')));
     assertNotNull(AvroEvents.problem("{"));
   }

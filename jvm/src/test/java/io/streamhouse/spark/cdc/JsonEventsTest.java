@@ -61,14 +61,14 @@ class JsonEventsTest {
   void invalidJsonIsAMalformedEvent() {
     for (String bad :
         List.of("", "1", "[1]", "{", "{\"op\":NaN}", "{\"op\":-Infinity}", "{'op':1}", "{\"op\":01}", "{\"op\":1,}")) {
-      assertTrue(read(bad).getString(1).startsWith("it is no JSON object"), bad);
+      assertTrue(read(bad).getString(1).startsWith("it is not a JSON object"), bad);
     }
-    assertEquals("it is no JSON object: Non-standard token 'NaN'", read("{\"op\":NaN}").getString(1));
+    assertEquals("it is not a JSON object: Non-standard token 'NaN'", read("{\"op\":NaN}").getString(1));
     for (String behind : List.of(" x", "{}", ",", " null")) {
       assertEquals("text follows its JSON object", read("{\"op\":\"m\"}" + behind).getString(1), behind);
     }
     assertNull(read("{\"op\":\"m\"} \n").get(1));
-    assertEquals("its after is no JSON object", read("{\"op\":\"c\",\"after\":5}").getString(1));
+    assertEquals("its after is not a JSON object", read("{\"op\":\"c\",\"after\":5}").getString(1));
     assertEquals("it has 'op' twice", read("{\"op\":\"c\",\"op\":\"d\"}").getString(1));
   }
 
@@ -108,6 +108,6 @@ class JsonEventsTest {
       else assertTrue(!result.getString(1).startsWith("it cannot be read"), bad + ": " + result.getString(1));
     }
     assertTrue(read > 0 && read < 10_000);
-    assertTrue(read("{\"op\":" + "[".repeat(100_000)).getString(1).startsWith("it is no JSON object"));
+    assertTrue(read("{\"op\":" + "[".repeat(100_000)).getString(1).startsWith("it is not a JSON object"));
   }
 }

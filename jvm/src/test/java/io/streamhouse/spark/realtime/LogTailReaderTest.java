@@ -231,7 +231,7 @@ class LogTailReaderTest {
     for (Path segment : segments) Files.delete(segment);
     for (LogTailReader reader : List.of(reader(testCase, folder), remoteReader(testCase, folder))) {
       Exception error = assertThrows(AnalysisException.class, () -> rows(reader, testCase));
-      assertTrue(error.getMessage().contains("is missing although the table names it"), error.getMessage());
+      assertTrue(error.getMessage().contains(".arrow is missing; restore this file"), error.getMessage());
     }
   }
 

@@ -100,7 +100,7 @@ class RemoteLogStoreTest {
     Exception error = assertThrows(AnalysisException.class, () -> files(0).read("f"));
     String place = "STORAGE: file:" + folder.resolve("f") + " cannot be read: java.net.ConnectException: refused";
     assertTrue(error.getMessage().startsWith(place), error.getMessage());
-    assertTrue(error.getMessage().contains("from its checkpoint the query goes on"), error.getMessage());
+    assertTrue(error.getMessage().contains("it continues from its checkpoint"), error.getMessage());
   }
 
   @Test
