@@ -134,7 +134,7 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     metadata = METADATA_COLUMNS if path.suffix is None else ()
     fields = list(table.state.schema.arrow) if path.suffix is None else [*CHANGELOG_FIELDS, *table.state.schema.arrow]
     schema = spark_versions.spark_schema_of(pa.schema([*fields, *metadata]))
-    given = {"pin": pin.to_text(), "options": {"startingOffsets": "earliest"}}
+    given = {"snapshot": pin.to_text(), "options": {"startingOffsets": "earliest"}}
     given |= {"native_schemes": ["file"], "hadoop_version": None}
     begun = begin_real_time(connection, given)
     asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names}

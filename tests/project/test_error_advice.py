@@ -36,7 +36,7 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
-    "when the query or view was made; make it again": (
+    "when the query or view was created; create it again": (
         "unit/table/test_scan.py::test_columns_that_another_process_alters_are_never_read_as_others"
     ),
     "delete the rows with it (write them into a table with an Iceberg lake first": (
@@ -64,6 +64,9 @@ ELSEWHERE = {
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_spark_commands.py::test_an_error_of_spark_is_told_as_ours",
     "file groups were rewritten; retry": (
         "unit/table/maintenance/test_optimize.py::test_nothing_is_committed_where_others_fail"
+    ),
+    "give followers that run at the same time different names": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
     ),
     "restart the query when the registry is available": (
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
@@ -187,6 +190,9 @@ ELSEWHERE = {
     "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),
+    "end this follower, and give followers": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
+    ),
     "tag versions while they are new": (
         "unit/table/versioning/test_tags.py::test_a_version_of_which_files_were_marked_gets_none_and_a_later_one_does"
     ),
@@ -258,7 +264,7 @@ ELSEWHERE = {
     "continue it: `streamhouse": (
         "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call"
     ),
-    "the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
+    "rebuild the lake of the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
     "the adoption did not change its rows, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"

@@ -40,7 +40,7 @@ class TestTasks:
     def test_a_row_kind_that_is_none(self, spark: Any, filled: str) -> None:
         one = spark.sql("SELECT 1L AS id, 'zz' AS name, 3 AS n")
         write = one.write.option("rowKindColumn", "name").mode("append")
-        assert "says 'zz' of a row" in line_of(lambda: write.saveAsTable(filled))
+        assert "is 'zz' in a row" in line_of(lambda: write.saveAsTable(filled))
 
     @pytest.mark.classic
     def test_the_traceback_is_the_cause(self, spark: Any, filled: str) -> None:

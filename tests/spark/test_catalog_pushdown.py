@@ -86,7 +86,7 @@ def metrics(spark, text):
 def planned(connection, name, *, columns=("id",), filters=(), limit=None):
     database, table = name.split(".")
     loaded = scan.load(connection, {"database": database, "table": table})
-    arguments = {"pin": loaded["pin"], "columns": list(columns), "filters": list(filters), "limit": limit}
+    arguments = {"snapshot": loaded["snapshot"], "columns": list(columns), "filters": list(filters), "limit": limit}
     return scan.plan(connection, {**arguments, "options": {}, "parallelism": 2, "native_schemes": ["file"]})
 
 

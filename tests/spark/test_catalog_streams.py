@@ -173,7 +173,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         "startingOffset": "did you mean startingOffsets",
         "startingVersion": "use startingOffsets",
         "endingOffsets": "is not supported in readStream",
-        "readChangeFeed": r"read streams\.\w+\$changelog instead",
+        "readChangeFeed": r"read streams\.\w+\$changelog",
         "includeMetadata": "by name: _bucket, _log_offset and _commit_timestamp",
     }
     for option, says in reads.items():

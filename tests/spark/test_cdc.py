@@ -252,7 +252,7 @@ class TestBadEvents:
 
     def test_unknown_columns_of_events_fail_or_are_ignored(self, source, table, run):
         source.put(debezium("c", None, {**row(1), "more": 1, "Even more": 2}))
-        with pytest.raises(StreamingQueryException, match="have columns that it lacks: Even more, more"):
+        with pytest.raises(StreamingQueryException, match="have columns that the table does not have: Even more, more"):
             run()
         run(new_columns="ignore")
         table.alter(add_columns="more INT")
@@ -320,8 +320,8 @@ class TestRefusals:
             ("id BIGINT, kv MAP<STRING, DECIMAL(9, 2)>", {}, {}, r"column 'kv.value' is a decimal"),
             (DDL, {}, {"times": "weeks"}, "times is 'weeks'"),
             (DDL, {}, {"times": "schema", "format": "maxwell-json"}, "times='schema' is for Debezium's events in JSON"),
-            (DDL, {}, {"value": "event"}, "no column 'event' of text or bytes"),
-            (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' by which"),
+            (DDL, {}, {"value": "event"}, "no column 'event' of type"),
+            (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' to order"),
             (DDL, {"table.merge-engine": "first_row"}, {}, "merge engine first_row"),
             (DDL, {}, {"format": "avro"}, "format is 'avro', expected one of debezium-json"),
             (DDL, {}, {"registry": "http://r"}, "are only for format 'debezium-avro'"),

@@ -327,7 +327,7 @@ class Bad:
     says: str
 
 
-MISSING = Bad("not in the event")
+MISSING = Bad("does not log unchanged large values")
 WORD = b"__debezium_unavailable_value"
 BIG = "1234567890123456.7891"
 VALUES: dict[str, list[tuple[str, str, Any]]] = {
@@ -336,12 +336,12 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
         ("ARRAY<DECIMAL(20, 4)>", f"[{BIG}]", [Decimal(BIG)]),
         ("DECIMAL(38, 0)", "12300000000000000001", Decimal(12300000000000000001)),
         ("DECIMAL(38, 0)", "1.23E19", Decimal("1.23E19")),
-        ("DECIMAL(38, 0)", f'"{b64((-(2**127)).to_bytes(16, "big", signed=True))}"', Bad("which is no decimal(38,0)")),
+        ("DECIMAL(38, 0)", f'"{b64((-(2**127)).to_bytes(16, "big", signed=True))}"', Bad("expected decimal(38,0)")),
         ("DECIMAL(4, 2)", "123.4", Bad("'123.4', expected decimal(4,2)")),
         ("DECIMAL(4, 2)", "1.500", Decimal("1.50")),
         ("DECIMAL(4, 2)", "1.505", Bad("'1.505', expected decimal(4,2)")),
-        ("DECIMAL(4, 2)", "1e999999999", Bad("which is no decimal(4,2)")),
-        ("DECIMAL(4, 2)", '""', Bad("which is no decimal(4,2)")),
+        ("DECIMAL(4, 2)", "1e999999999", Bad("expected decimal(4,2)")),
+        ("DECIMAL(4, 2)", '""', Bad("expected decimal(4,2)")),
         ("ARRAY<DECIMAL(4, 2)>", '["!"]', Bad("column '{}.element' is '!', expected decimal(4,2)")),
         ("DECIMAL(9, 2)", f'{{"scale": 1, "value": "{b64(unscaled(15))}"}}', Decimal("1.50")),
         ("BIGINT", '"1234"', int.from_bytes(base64.b64decode("1234"), "big", signed=True)),
@@ -352,30 +352,30 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
         ("STRING", '{"a": [1.10, "x"]}', '{"a": [1.10, "x"]}'),
         ("ARRAY<STRING>", "[1.10, true, null]", ["1.10", "true", None]),
         ("MAP<STRING, STRING>", '{"k": 1.10}', [("k", "1.10")]),
-        ("STRING", r'"\ud800"', Bad("half of a surrogate pair")),
+        ("STRING", r'"\ud800"', Bad("an unpaired surrogate")),
         ("STRING", r'"\ud83d\ude00"', "\U0001f600"),
         ("DOUBLE", "-0.0", -0.0),
-        ("DOUBLE", "1e400", Bad("which is no double")),
-        ("FLOAT", "1e39", Bad("which is no float")),
+        ("DOUBLE", "1e400", Bad("expected double")),
+        ("FLOAT", "1e39", Bad("expected float")),
         ("DOUBLE", '"Infinity"', math.inf),
         ("DOUBLE", "NaN", Bad("it is not a JSON object: Non-standard token 'NaN'")),
         ("DOUBLE", "-Infinity", Bad("it is not a JSON object")),
         ("SMALLINT", "32768", Bad("'32768', expected smallint")),
-        ("TINYINT", "-129", Bad("which is no tinyint")),
-        ("BIGINT", str(2**63), Bad("which is no bigint")),
-        ("INT", "1.0", Bad("which is no int")),
-        ("INT", "true", Bad("which is no int")),
-        ("BINARY", "1234", Bad("which is no binary")),
-        ("BINARY", "true", Bad("which is no binary")),
-        ("BINARY", '"!"', Bad("which is no binary")),
+        ("TINYINT", "-129", Bad("expected tinyint")),
+        ("BIGINT", str(2**63), Bad("expected bigint")),
+        ("INT", "1.0", Bad("expected int")),
+        ("INT", "true", Bad("expected int")),
+        ("BINARY", "1234", Bad("expected binary")),
+        ("BINARY", "true", Bad("expected binary")),
+        ("BINARY", '"!"', Bad("expected binary")),
         ("MAP<STRING, BINARY>", '{"k": "AP8="}', [("k", b"\x00\xff")]),
         ("DATE", "-3", DAY),
         ("ARRAY<DATE>", "[-3, null]", [DAY, None]),
-        ("DATE", '"10:00:00"', Bad("which is no date")),
-        ("TIMESTAMP", '"10:00:00"', Bad("which is no timestamp")),
+        ("DATE", '"10:00:00"', Bad("expected date")),
+        ("TIMESTAMP", '"10:00:00"', Bad("expected timestamp")),
         ("TIMESTAMP", '"2026"', dt.datetime(1970, 1, 1, 0, 0, 0, 2026, tzinfo=dt.UTC)),
-        ("TIMESTAMP", "1.5", Bad("which is no timestamp")),
-        ("TIMESTAMP", str(2**63 - 1) + "0", Bad("which is no timestamp")),
+        ("TIMESTAMP", "1.5", Bad("expected timestamp")),
+        ("TIMESTAMP", str(2**63 - 1) + "0", Bad("expected timestamp")),
         ("ARRAY<TIMESTAMP_NTZ>", f"[{MICROS}]", [WALL]),
         ("STRUCT<a: STRUCT<b: TIMESTAMP_NTZ>>", f'{{"a": {{"b": {MICROS}}}}}', {"a": {"b": WALL}}),
         ("MAP<STRING, TIMESTAMP_NTZ>", f'{{"k": {MICROS}}}', [("k", WALL)]),
@@ -400,26 +400,26 @@ VALUES: dict[str, list[tuple[str, str, Any]]] = {
     "debezium-json text": [
         ("DECIMAL(20, 4)", f'"{BIG}"', Decimal(BIG)),
         ("ARRAY<DECIMAL(20, 4)>", f'["{BIG}", {BIG}]', [Decimal(BIG), Decimal(BIG)]),
-        ("DECIMAL(9, 2)", '"NaN"', Bad("which is no decimal(9,2)")),
+        ("DECIMAL(9, 2)", '"NaN"', Bad("expected decimal(9,2)")),
     ],
     "maxwell-json": [
         ("DECIMAL(20, 4)", BIG, Decimal(BIG)),
         ("STRING", "1.10", "1.10"),
         ("STRING", '{"a": 1.10}', '{"a": 1.10}'),
         ("DATE", '"2026-01-31"', dt.date(2026, 1, 31)),
-        ("DATE", "2026", Bad("which is no date")),
+        ("DATE", "2026", Bad("expected date")),
         ("TIMESTAMP_NTZ", '"2026-01-31 10:00:00.5"', dt.datetime(2026, 1, 31, 10, 0, 0, 500_000)),
-        ("TIMESTAMP", "2026", Bad("which is no timestamp")),
+        ("TIMESTAMP", "2026", Bad("expected timestamp")),
         ("BINARY", '"AP8="', b"\x00\xff"),
         ("STRING", f'"{WORD.decode()}"', WORD.decode()),
     ],
     "canal-json": [
         ("DECIMAL(20, 4)", f'"{BIG}"', Decimal(BIG)),
         ("BINARY", '"ab\\u00ff\\u0000"', b"ab\xff\x00"),
-        ("BINARY", '"\u20ac"', Bad("which is no binary")),
-        ("DATE", '"2026"', Bad("which is no date")),
-        ("DATE", '"0000-00-00"', Bad("which is no date")),
-        ("BIGINT", f'"{2**63}"', Bad("which is no bigint")),
+        ("BINARY", '"\u20ac"', Bad("expected binary")),
+        ("DATE", '"2026"', Bad("expected date")),
+        ("DATE", '"0000-00-00"', Bad("expected date")),
+        ("BIGINT", f'"{2**63}"', Bad("expected bigint")),
         ("BOOLEAN", '"1"', True),
     ],
 }
@@ -492,7 +492,7 @@ def test_decimal_keys_that_a_double_cannot_tell_apart(wh, events, keep):
 def test_nested_fields_that_the_table_lacks_are_new_columns(wh, events, keep):
     table = wh.create_table("cdctypes.nested", "id BIGINT, part STRUCT<a: INT>", primary_key=["id"])
     events.put('{"op": "c", "after": {"id": 1, "part": {"a": 1, "b": 2}}}')
-    with pytest.raises(StreamingQueryException, match=r"have columns that it lacks: part\.b"):
+    with pytest.raises(StreamingQueryException, match=r"have columns that the table does not have: part\.b"):
         keep(table)
     keep(table, new_columns="ignore")
     assert table.to_arrow().to_pylist() == [{"id": 1, "part": {"a": 1}}]

@@ -78,9 +78,9 @@ def test_row_kinds_choose_upserts_deletions_and_partial_updates(spark, table, wr
 
 def test_a_bad_upsert_changes_nothing(spark, wh, table, write):
     version = table.refresh().version
-    with pytest.raises(PySparkException, match="'kind', which is not there"):
+    with pytest.raises(PySparkException, match="'kind', which is missing"):
         write(numbered(spark, 1), rowKindColumn="kind")
-    with pytest.raises(PySparkException, match=r"says 'moved' of a row; expected insert, update_after"):
+    with pytest.raises(PySparkException, match=r"is 'moved' in a row, expected insert, update_after"):
         write(numbered(spark, 1).withColumn("k", f.lit("moved")), rowKindColumn="k")
     with pytest.raises(PySparkException, match="names only primary key columns"):
         write(numbered(spark, 1).select("id"), partialUpdate="true")

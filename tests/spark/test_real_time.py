@@ -189,7 +189,7 @@ def test_queries_that_need_more_cores_together_are_refused_but_the_first(
     first = wide.start()
     wide.wait_for(first, 1)
     text = ended(narrow.start())
-    assert "INVALID_OPTION: a query that reads rt.wide in real-time mode would make" in text
+    assert "INVALID_OPTION: a query that reads rt.wide in real-time mode needs" in text
     assert f"{slots + 1} concurrent tasks, including {slots} of running real-time queries" in text
     table.append([{"id": 2}])
     wide.wait_for(first, 2)  # it goes on

@@ -156,11 +156,11 @@ def test_a_query_is_refused_where_places_do_not_tell_its_rows(spark: Any, wh: Wa
 
     same = f.udf(lambda name: name)
     refused = {
-        "Aggregate is more": read().groupBy("name").agg(f.max("id").alias("id")),
-        "Union is more": read().union(read()),
-        "Repartition is more": read().repartition(2),
+        "Aggregate does more": read().groupBy("name").agg(f.max("id").alias("id")),
+        "Union does more": read().union(read()),
+        "Repartition does more": read().repartition(2),
         "Python functions": read().select("id", same("name").alias("name")),
-        "other rows at the same offsets": read(onDifferentHistory="continue"),
+        "other rows at equal offsets": read(onDifferentHistory="continue"),
     }
     for number, (said, frame) in enumerate(refused.items()):
         with pytest.raises(Exception, match=rf"INVALID_OPTION: .* real-time trigger: .*{said}.*foreach"):

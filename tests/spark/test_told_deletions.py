@@ -103,6 +103,6 @@ def test_a_plain_stream_names_the_changelog(spark, wh, table, checkpoint):
     drain(load_stream(spark, wh, table.name), wh, target.name, checkpoint)
     change(spark, table)
     with pytest.raises(
-        Exception, match=r"OFFSETS_TRIMMED: commit \d+ deleted rows .* stream \S+\$changelog, which tells"
+        Exception, match=r"OFFSETS_TRIMMED: commit \d+ deleted rows .* stream \S+\$changelog, which reports"
     ):
         drain(load_stream(spark, wh, table.name), wh, target.name, checkpoint)

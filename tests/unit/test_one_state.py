@@ -115,7 +115,9 @@ def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
     """What the catalog's tasks read, all of it in Python."""
     name = NAME if suffix is None else f"{NAME}${suffix}"
     pin = scan.load(Opened(wh), {"database": "sales", "table": name.partition(".")[2]})
-    reply = scan.plan(Opened(wh), {"pin": pin["pin"], "columns": NAMES, "filters": filters, "native_schemes": []})
+    reply = scan.plan(
+        Opened(wh), {"snapshot": pin["snapshot"], "columns": NAMES, "filters": filters, "native_schemes": []}
+    )
     tasks = make_partitions(PythonPlan.from_text(reply["read"]))
     return [row for task in tasks for batch in read_plan(Opened(wh), task.plan(), ()) for row in batch.to_pylist()]
 

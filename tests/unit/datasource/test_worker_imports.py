@@ -105,12 +105,12 @@ ROLES = {
 database, name = NAME.split(".")
 table = ask("load", database=database, table=name)
 equal = {"op": "=", "children": [{"column": ["name"]}, {"literal": "a", "type": '"string"'}]}
-planned = ask("plan", pin=table["pin"], columns=["id", "name"], filters=[equal])
+planned = ask("plan", snapshot=table["snapshot"], columns=["id", "name"], filters=[equal])
 assert planned["rows"] == 1 or NAME == "sales.keyed"
 """,
     "load a lake": """
 database, name = NAME.split(".")
-assert json.loads(ask("load", database=database, table=f"{name}$lake")["pin"])["lake_snapshot"] is not None
+assert json.loads(ask("load", database=database, table=f"{name}$lake")["snapshot"])["lake_snapshot"] is not None
 """,
     "begin": """
 assert ask("begin", part="reads") == {}

@@ -63,7 +63,7 @@ def by_task(wh: Warehouse, plan: object) -> list[dict]:
 
 def by_sql(wh: Warehouse, **chosen: str) -> list[dict]:
     loaded = scan.load(Opened(wh), {"database": "sales", "table": "gone", **chosen})
-    asked = {"pin": loaded["pin"], "columns": COLUMNS, "filters": [], "native_schemes": []}
+    asked = {"snapshot": loaded["snapshot"], "columns": COLUMNS, "filters": [], "native_schemes": []}
     tasks = make_partitions(PythonPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
     return [row for task in tasks for row in by_task(wh, task.plan())]
 

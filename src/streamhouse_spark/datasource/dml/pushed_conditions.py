@@ -68,8 +68,8 @@ def parse_overwrite_filter(connection: Connection, name: str, text: str) -> Repl
 
     request = json.loads(text)
     read = None
-    if "pin" in request:
-        _, state = open_at_snapshot(connection, QuerySnapshot.from_text(request["pin"]))
+    if "snapshot" in request:
+        _, state = open_at_snapshot(connection, QuerySnapshot.from_text(request["snapshot"]))
         read = replace(ReadVersion.of(state), is_strict=True)
     if "filters" not in request:
         return ReplacedPart(read=read)

@@ -24,7 +24,7 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
     Rows are identified by primary key, and in log tables by row id. Raises `InvalidOptionError` if the table does not
     support the statement, or would store rows that differ from the statement's rows.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     table, state = open_at_snapshot(connection, snapshot)
     command = args["command"]
     if args.get("options"):
@@ -37,7 +37,7 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
         require_deletable(state)
         identity = [ROW_ID]
     return {
-        "pin": replace(snapshot, is_chosen=True, is_rewritten=True).to_text(),
+        "snapshot": replace(snapshot, is_chosen=True, is_rewritten=True).to_text(),
         "row_id": [field.name for field in identity],
         "schema": read_schema(make_row_delta_schema(state.schema, identity), state.schema).json(),
         "read": take_read_version(table, state).to_text(),

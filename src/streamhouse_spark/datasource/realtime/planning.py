@@ -95,7 +95,7 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
 
     Raises the errors of `require_followable` and `resolve_stream_target`.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
     resolve_stream_target(stream.table, stream.suffix, stream.options)
     _, state = open_at_snapshot(connection, snapshot)
@@ -109,7 +109,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     ``begun`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
     and `InvalidOptionError` for more tasks than can run concurrently.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
     initial_schema = (
         open_at_snapshot(connection, snapshot)[1].schema
@@ -142,7 +142,7 @@ def finish_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping
 
     See `move_consumer` for the commit point.
     """
-    stream = _open_stream(connection, args, QuerySnapshot.from_text(args["pin"]))
+    stream = _open_stream(connection, args, QuerySnapshot.from_text(args["snapshot"]))
     end = StreamOffset.from_json(args["end"], stream.table.name, stream.table.uuid)
     if stream.options.consumer_id is not None:
         move_consumer(stream.table.log, stream.options.consumer_id, end.offsets, stream.table.require_not_dropped)

@@ -49,13 +49,13 @@ def aggregate(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Compute pushed-down aggregates without a scan. ``row`` has one value per function, or is null if any value cannot
     be computed exactly.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     options = parse_scan_options(snapshot, args.get("options") or {})
     table, state = open_at_snapshot(connection, snapshot)
     request = SparkScanRequest(table, state, snapshot, options, ScanRequest(()))
     with observe_lake_once(request) as lake:
         row = _aggregate_row(request, args["aggregates"])
-    return {"row": row, "grounds": plan_validators(request, lake)}
+    return {"row": row, "validators": plan_validators(request, lake)}
 
 
 def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, Any]]) -> list[Any] | None:

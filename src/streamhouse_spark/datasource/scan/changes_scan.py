@@ -63,7 +63,7 @@ def end_of_changes(connection: Connection, args: Mapping[str, Any]) -> Mapping[s
     An offset contains the last commit whose changes were read, and the displayed time of that commit. Displayed times
     increase from commit to commit. Raises `DifferentHistoryError` for an offset of another table or of another history.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     table = connection.table_by_uuid(snapshot.table, snapshot.uuid)
     state = table.refresh()
     newest = state.version if snapshot.is_open else min(state.version, snapshot.last)
@@ -83,7 +83,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
     Raises the errors of `plan` and `end_of_changes`, and `InvalidOptionError` if the columns changed since the stream
     started.
     """
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     table = connection.table_by_uuid(snapshot.table, snapshot.uuid)
     state = table.refresh()
     start, end = (_require_offset(table, snapshot, args[name]) for name in ("start", "end"))
@@ -100,7 +100,7 @@ def plan_batch_of_changes(connection: Connection, args: Mapping[str, Any]) -> Ma
         last=end["commit"],
         after_us=start["time_us"],
     )
-    return plan(connection, {**args, "pin": batch.to_text()})
+    return plan(connection, {**args, "snapshot": batch.to_text()})
 
 
 def _require_offset(table: TableHandle, snapshot: QuerySnapshot, offset: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -78,7 +78,7 @@ class ParquetSplit:
             "length": self.length,
             "size": self.file_bytes,
             "deletes": deletes,
-            "gone": self.deleted_positions,
+            "deleted_positions": self.deleted_positions,
             "rows": self.file_rows,
         }
 

@@ -164,8 +164,8 @@ def describe_scan(connection: Connection, snapshot: QuerySnapshot, lake: LakeVal
         "metadata_columns": _metadata_columns() if kind == "table" and not state.primary_key else [],
         "rows": num_rows,
         "bytes": size_bytes,
-        "pin": snapshot.to_text(),
-        "grounds": snapshot_validators(table, snapshot, lake),
+        "snapshot": snapshot.to_text(),
+        "validators": snapshot_validators(table, snapshot, lake),
     }
 
 
@@ -253,15 +253,15 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         **groups_to_json(groups),
         "file_systems": [setting.to_json() for setting in settings],
-        "lake_way": file_systems.describe(locations),
+        "lake_reader": file_systems.describe(locations),
         "read": hot.to_text(),
         "skipped": request.scan.pruning.num_skipped,
-        "grounds": plan_validators(request, lake),
+        "validators": plan_validators(request, lake),
     }
 
 
 def _parse_request(connection: Connection, args: Mapping[str, Any]) -> SparkScanRequest:
-    snapshot = QuerySnapshot.from_text(args["pin"])
+    snapshot = QuerySnapshot.from_text(args["snapshot"])
     options = parse_scan_options(snapshot, args.get("options") or {})
     table, state = open_at_snapshot(connection, snapshot)
     if snapshot.is_rewritten and not args.get("reads_once"):

@@ -113,14 +113,14 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("can_alter", **orders, uuid=loaded["uuid"], changes=[change_type])["can"]
     ask("merge_columns", **orders, schema=struct("id BIGINT, note STRING"))
     ask("check_options", name="sales.orders", mode="readStream", options={"failOnDataLoss": "false"})
-    pin = {"pin": loaded["pin"], "options": {}}
+    chosen = {"snapshot": loaded["snapshot"], "options": {}}
     read = {"columns": ["id"], "filters": [], "limit": None, "parallelism": 2, "native_schemes": ["file"]}
-    planned = ask("plan", **pin, **read, hadoop_version="3.5.0", reads_once=True, drops_rows=True, stays_keyed=False)
+    planned = ask("plan", **chosen, **read, hadoop_version="3.5.0", reads_once=True, drops_rows=True, stays_keyed=False)
     check_keys(planned["hot"], "hot_group")
-    counted = ask("aggregate", **pin, aggregates=[{"function": "count_star", "column": None}])
+    counted = ask("aggregate", **chosen, aggregates=[{"function": "count_star", "column": None}])
     assert counted["row"] == [1]
-    for answer_with_grounds in (loaded, planned, counted):
-        check_keys(answer_with_grounds["grounds"], "ground")
+    for reply in (loaded, planned, counted):
+        check_keys(reply["validators"], "validator")
     assert ask("partition_values", **orders, names=[], values=[]) == {"partitions": [[None]]}
     ask("drop_partitions", **orders, uuid=loaded["uuid"], partitions=[[None]])
     ask("truncate_partitions", **orders, uuid=loaded["uuid"], partitions=[[None]])
@@ -133,15 +133,15 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     ask("publish_table", **orders, uuid=staged["uuid"], replaces=staged["replaces"])
     keyed = {"database": "sales", "table": "keyed"}
     ask("create_table", **keyed, **declared, partitioning=[], primary_key=["id"], like={})
-    pinned = ask("load", **keyed, version=None, timestamp_us=None)["pin"]
-    ask("row_level_operation", pin=pinned, command="DELETE", options={})
+    pinned = ask("load", **keyed, version=None, timestamp_us=None)["snapshot"]
+    ask("row_level_operation", snapshot=pinned, command="DELETE", options={})
     asked = {"by": "version", "start": "1", "end": None, "includes_start": True, "includes_end": True}
     changes = ask("load_changes", **keyed, range=asked, mode="none")
     start = {"uuid": changes["uuid"], "commit": 0, "attempt": None, "time_us": None}
     assert sorted(start) == sorted(PROTOCOL["given"]["offset_of_changes"])
-    assert ask("end_of_changes", pin=changes["pin"], start=start, until=None) == {"newest": 1, "offset": None}
+    assert ask("end_of_changes", snapshot=changes["snapshot"], start=start, until=None) == {"newest": 1, "offset": None}
     connection.table("sales.keyed").upsert([{"id": 1, "dt": None}])
-    end = ask("end_of_changes", pin=changes["pin"], start=start, until=None)["offset"]
+    end = ask("end_of_changes", snapshot=changes["snapshot"], start=start, until=None)["offset"]
     assert sorted(end) == sorted(start)
     more = {
         "options": {},
@@ -151,7 +151,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
         "start": start,
         "end": end,
     }
-    ask("plan_batch_of_changes", pin=changes["pin"], **read, **more)
+    ask("plan_batch_of_changes", snapshot=changes["snapshot"], **read, **more)
     view = {"text": "select 1 AS one", "schema": struct("one INT"), "catalog": None, "namespace": ["sales"]}
     view |= {"query_columns": [], "schema_mode": None, "configs": {"a": "b"}, "properties": {"comment": "c"}}
     named = {"database": "sales", "table": "ones"}
@@ -163,8 +163,8 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     assert ask("views", **sales) == {"views": ["ones"]}
     ask("rename_view", **named, to_database="sales", to_table="twos")
     assert ask("drop_view", database="sales", table="twos") == {"dropped": True}
-    log = ask("load", database="sales", table="keyed$changelog", version=None, timestamp_us=None)["pin"]
-    reached = {"pin": log, "native_schemes": ["file"], "hadoop_version": "3.5.0"}
+    log = ask("load", database="sales", table="keyed$changelog", version=None, timestamp_us=None)["snapshot"]
+    reached = {"snapshot": log, "native_schemes": ["file"], "hadoop_version": "3.5.0"}
     begun = ask("begin_real_time", **reached, options={"startingOffsets": "latest"})
     following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "taken": 0, "columns": ["id", "dt"]}
     followed = ask("follow_log", **reached, options={}, begun=begun["begun"], **following)

@@ -55,7 +55,7 @@ class Query:
         table = self.connection.table(str(path.path))
         self.columns = list(table.state.schema.names)
         pin = take_query_snapshot(table, path.suffix, None, None).to_text()
-        self.given = {"pin": pin, "options": options, "native_schemes": ["file"], "hadoop_version": None}
+        self.given = {"snapshot": pin, "options": options, "native_schemes": ["file"], "hadoop_version": None}
         self.begun: str | None = None
 
     def begin(self) -> dict[str, Any]:

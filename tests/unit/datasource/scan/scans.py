@@ -43,7 +43,7 @@ class Scans:
         schema = StructType.fromJson(json.loads(loaded["schema"]))
         wanted = list(schema.names if columns is None else columns)
         given = {
-            "pin": loaded["pin"],
+            "snapshot": loaded["snapshot"],
             "columns": wanted,
             "filters": [],
             "limit": None,
@@ -66,7 +66,7 @@ class Scans:
 
     def aggregate(self, loaded: dict[str, Any], *functions: tuple[str, str | None], **options: str) -> Any:
         asked = [{"function": name, "column": column} for name, column in functions]
-        args = {"pin": loaded["pin"], "options": options, "aggregates": asked}
+        args = {"snapshot": loaded["snapshot"], "options": options, "aggregates": asked}
         return json.loads(json.dumps(aggregates.aggregate(self.connection, args), allow_nan=False))["row"]
 
 
@@ -138,7 +138,9 @@ def native_rows(file: dict[str, Any], wanted: pa.Schema) -> pa.Table:
 
 def gone(file: dict[str, Any]) -> list[int]:
     """The positions that the plan itself names."""
-    bits = zlib.decompress(base64.b64decode(file["gone"])) if file["gone"] is not None else b""
+    bits = (
+        zlib.decompress(base64.b64decode(file["deleted_positions"])) if file["deleted_positions"] is not None else b""
+    )
     return [8 * place + bit for place, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1]
 
 

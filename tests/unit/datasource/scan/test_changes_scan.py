@@ -36,7 +36,9 @@ def load(scans: Scans, start: str = "0", end: str | None = None, **more: Any) ->
 
 
 def asked(scans: Scans, loaded: dict[str, Any], start: Any, until: int | None = None) -> Any:
-    return changes_scan.end_of_changes(scans.connection, {"pin": loaded["pin"], "start": start, "until": until})
+    return changes_scan.end_of_changes(
+        scans.connection, {"snapshot": loaded["snapshot"], "start": start, "until": until}
+    )
 
 
 def first(loaded: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def first(loaded: dict[str, Any]) -> dict[str, Any]:
 def batch(scans: Scans, loaded: dict[str, Any], start: Any, end: Any) -> list[dict[str, Any]]:
     planned = scans.plan(loaded)
     given = {
-        "pin": loaded["pin"],
+        "snapshot": loaded["snapshot"],
         "columns": planned.schema.names,
         "filters": [],
         "limit": None,
@@ -62,7 +64,7 @@ def batch(scans: Scans, loaded: dict[str, Any], start: Any, end: Any) -> list[di
 
 def test_a_changes_scan_has_the_columns_and_rows_of_its_range(people, scans):
     loaded = load(scans, "3", "4")
-    assert (loaded["kind"], loaded["row_id"], loaded["first"], loaded["grounds"]) == ("changes", ["id"], 3, None)
+    assert (loaded["kind"], loaded["row_id"], loaded["first"], loaded["validators"]) == ("changes", ["id"], 3, None)
     rows = scans.plan(loaded).rows()
     assert [(r["n"], r["_change_type"], r["_commit_version"]) for r in rows] == [
         (0, "update_preimage", 3),

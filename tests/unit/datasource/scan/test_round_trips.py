@@ -78,14 +78,14 @@ def test_a_table_is_loaded_in_one_round_trip(wh, remote, scans, name, lake):
     mine = made(wh, lake=lake)
     first = scans.load(name)
     again, cost = loaded(scans, remote, name)
-    assert again["pin"] == first["pin"]
+    assert again["snapshot"] == first["snapshot"]
     assert cost.depth == 1, cost
     assert cost.requests <= 10, cost
     for _ in range(3):
         more(mine, 5)
         tier(mine)
         loads = scans.load(name), scans.load(name)
-        assert loads[0]["pin"] == loads[1]["pin"] != first["pin"]
+        assert loads[0]["snapshot"] == loads[1]["snapshot"] != first["snapshot"]
     assert count(scans, name) == 25
 
 
@@ -95,14 +95,14 @@ def test_the_answer_of_a_lake_on_s3_rests_on_objects_that_are_absent(wh, memory,
     scans.load("s.orders")
     monkeypatch.setattr(cache_validators, "store_folder", lambda _: file_systems.LogFolder("s3a-1-log://b/wh/"))
     for name, of_lake in (("s.orders", 0), ("s.orders$lake", 2)):
-        (ground,) = scans.load(name)["grounds"]
-        assert sorted(ground) == sorted(PROTOCOL["answered"]["ground_of_store"])
-        assert (ground["path"], ground["stamp"]) == ("s3a-1-log://b/wh/", None)
-        assert len(ground["absent"]) == 1 + of_lake
-        assert not any(exists(memory, key) for key in ground["absent"])
+        (validator,) = scans.load(name)["validators"]
+        assert sorted(validator) == sorted(PROTOCOL["answered"]["validator_of_store"])
+        assert (validator["path"], validator["stamp"]) == ("s3a-1-log://b/wh/", None)
+        assert len(validator["absent"]) == 1 + of_lake
+        assert not any(exists(memory, key) for key in validator["absent"])
         more(mine, 3)
         tier(mine)
-        found = [exists(memory, key) for key in ground["absent"]]
+        found = [exists(memory, key) for key in validator["absent"]]
         assert found == [True, True, False][: 1 + of_lake], "all but the mark of a lake that was dropped"
 
 
@@ -113,24 +113,24 @@ def test_a_plan_of_lake_and_log_rests_on_the_lake_alone(wh, memory, remote, scan
     more(mine, 3)
     loaded = scans.load("s.orders")
     function = {"function": "count_star", "column": None}
-    counted = aggregates.aggregate(scans.connection, {"pin": loaded["pin"], "aggregates": [function]})
+    counted = aggregates.aggregate(scans.connection, {"snapshot": loaded["snapshot"], "aggregates": [function]})
     for answer in (scans.plan(loaded).reply, counted):
-        (ground,) = answer["grounds"]
-        assert len(ground["absent"]) == 2
-        assert not any(exists(memory, key) for key in ground["absent"])
+        (validator,) = answer["validators"]
+        assert len(validator["absent"]) == 2
+        assert not any(exists(memory, key) for key in validator["absent"])
     with remote.measured() as cost:
         planned = scans.plan(loaded)
     assert cost.depth == 1, cost
     tier(mine)
-    assert [exists(memory, key) for key in ground["absent"]] == [True, False]
-    (later,) = scans.plan(loaded).reply["grounds"]
+    assert [exists(memory, key) for key in validator["absent"]] == [True, False]
+    (later,) = scans.plan(loaded).reply["validators"]
     assert not any(exists(memory, key) for key in later["absent"])
     assert planned["rows"] == 13
 
 
 def test_a_plan_of_a_log_alone_rests_on_its_commit(wh, scans):
     more(wh.create_table("s.orders", "id BIGINT"), 3)
-    assert scans.plan(scans.load("s.orders")).reply["grounds"] == []
+    assert scans.plan(scans.load("s.orders")).reply["validators"] == []
 
 
 def exists(storage: MemoryStorage, key: str) -> bool:
@@ -165,7 +165,7 @@ def test_a_lake_that_was_built_anew(wh, scans):
     mine.retier()
     tier(mine)
     found = scans.load("s.orders$lake")
-    assert found["pin"] != former["pin"]
+    assert found["snapshot"] != former["snapshot"]
     assert count(scans, "s.orders$lake") == 10
 
 

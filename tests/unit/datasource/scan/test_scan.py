@@ -434,7 +434,7 @@ class TestDeletionsThatTheLakeLacks:
         tier(plain)
         plain.delete(where=[("id", "=", 7)])
         planned = scans.plan(scans.load("sales.plain"))
-        assert [file["gone"] for group in planned.native for file in group["files"]] == [None]
+        assert [file["deleted_positions"] for group in planned.native for file in group["files"]] == [None]
         assert planned["hot"]
         assert ids(planned) == [n for n in range(250) if n != 7]
 

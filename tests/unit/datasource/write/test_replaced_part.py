@@ -100,7 +100,7 @@ def test_an_abort_and_a_lost_task_change_nothing(wh, table):
 
 def test_rows_that_were_made_of_the_tables_own(wh, table):
     pin = take_query_snapshot(connection(wh).table(NAME), None, None, None).to_text()
-    part = parse_overwrite_filter(connection(wh), NAME, json.dumps({"pin": pin}))
+    part = parse_overwrite_filter(connection(wh), NAME, json.dumps({"snapshot": pin}))
     planned = writer(wh, part)
     found = planned.write(batches(7))
     add(table, 10)
@@ -108,7 +108,7 @@ def test_rows_that_were_made_of_the_tables_own(wh, table):
         planned.commit([found])
     assert ids(table) == [*range(6), 10]
     pin = take_query_snapshot(connection(wh).table(NAME), None, None, None).to_text()
-    write(wh, parse_overwrite_filter(connection(wh), NAME, json.dumps({"pin": pin})), (7,))
+    write(wh, parse_overwrite_filter(connection(wh), NAME, json.dumps({"snapshot": pin})), (7,))
     assert ids(table) == [0, 2, 3, 5, 7]
 
 

@@ -46,7 +46,7 @@ def replace_table(connection: Connection, args: Mapping[str, Any]) -> Mapping[st
     staged_table.refresh()
     return {
         **describe_scan(connection, take_query_snapshot(staged_table), None),
-        "grounds": None,
+        "validators": None,
         "replaces": table.uuid,
     }
 

@@ -99,9 +99,9 @@ class StreamhouseCatalogTest {
           .answer("can_alter", "{\"can\":true}")
           .answer("delete_where", "{\"rows\":2}")
           .answer("partition_values", "{\"partitions\":[[\"a\"],[null]]}")
-          .answer("aggregate", "{\"row\":[3,7],\"grounds\":null}")
+          .answer("aggregate", "{\"row\":[3,7],\"validators\":null}")
           .answer("row_level_operation",
-              "{\"pin\":\"p2\",\"row_id\":[\"id\"],\"schema\":\"" + escaped(SCHEMA.json())
+              "{\"snapshot\":\"p2\",\"row_id\":[\"id\"],\"schema\":\"" + escaped(SCHEMA.json())
               + "\",\"read\":\"r\",\"schema_id\":0}")
           .answer("procedures",
               "{\"procedures\":[{\"name\":\"expire\",\"description\":\"d\",\"result\":\"r\","
@@ -130,14 +130,14 @@ class StreamhouseCatalogTest {
     return json.replace("\\", "\\\\").replace("\"", "\\\"");
   }
 
-  private static String loaded(String kind, String pin) {
+  private static String loaded(String kind, String snapshot) {
     return "{\"kind\":\"" + kind + "\",\"name\":\"sales.orders\",\"uuid\":\"u\",\"version\":\"1\",\"schema\":\""
         + escaped(SCHEMA.json()) + "\",\"partitioning\":[{\"transform\":\"identity\",\"columns\":[[\"dt\"]],"
         + "\"arguments\":[]},{\"transform\":\"bucket\",\"columns\":[[\"id\"]],\"arguments\":[4]}],"
         + "\"properties\":{\"a\":\"b\"},\"takes_updates\":false,\"streams_rows\":true,"
         + "\"buckets\":{\"count\":4,\"key\":[\"id\"]},\"partition_columns\":[\"dt\"],\"metadata_columns\":"
-        + "[{\"name\":\"_offset\",\"type\":\"\\\"long\\\"\",\"nullable\":true}],\"rows\":3,\"bytes\":9,\"pin\":\"" + pin
-        + "\",\"grounds\":null}";
+        + "[{\"name\":\"_offset\",\"type\":\"\\\"long\\\"\",\"nullable\":true}],\"rows\":3,\"bytes\":9,"
+        + "\"snapshot\":\"" + snapshot + "\",\"validators\":null}";
   }
 
   private static TableInfo info() {

@@ -110,12 +110,12 @@ public abstract class LoadedTable implements SupportsMetadataColumns {
   public boolean equals(Object other) {
     if (other == null || getClass() != other.getClass()) return false;
     LoadedTable table = (LoadedTable) other;
-    return name().equals(table.name()) && metadata.get("pin").equals(table.metadata.get("pin"));
+    return name().equals(table.name()) && metadata.get("snapshot").equals(table.metadata.get("snapshot"));
   }
 
   @Override
   public int hashCode() {
-    return Objects.hash(name(), metadata.get("pin"));
+    return Objects.hash(name(), metadata.get("snapshot"));
   }
 
   /** Rejects invalid options of the query. */

@@ -48,7 +48,7 @@ public final class LakeFilePartition implements InputPartition {
 
   /** Returns whether a file of a plan has deleted rows. */
   static boolean hasDeletes(JsonNode file) {
-    return file.get("deletes").size() > 0 || !file.get("gone").isNull();
+    return file.get("deletes").size() > 0 || !file.get("deleted_positions").isNull();
   }
 
   /** Returns whether all rows of a file are live. */
@@ -84,7 +84,8 @@ public final class LakeFilePartition implements InputPartition {
         deleteFilesOfFile.add(toPartitionedFile(delete, 0, delete.get("size").asLong()));
       }
       deleteFiles.add(new FilePartition(index, deleteFilesOfFile.toArray(new PartitionedFile[0])));
-      inlineDeletes.add(file.get("gone").isNull() ? null : Base64.getDecoder().decode(file.get("gone").asText()));
+      JsonNode positions = file.get("deleted_positions");
+      inlineDeletes.add(positions.isNull() ? null : Base64.getDecoder().decode(positions.asText()));
       hasDeletes |= hasDeletes(file);
     }
     FilePartition dataFiles = new FilePartition(index, files.toArray(new PartitionedFile[0]));

@@ -49,7 +49,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
   }
 
   private ObjectNode newRequest() {
-    ObjectNode request = Json.object().put("pin", table.metadata.get("pin").asText());
+    ObjectNode request = Json.object().put("snapshot", table.metadata.get("snapshot").asText());
     request.set("options", Json.object(options));
     HadoopFileSystems.addNativeSchemes(request, hadoopConfiguration);
     return request;

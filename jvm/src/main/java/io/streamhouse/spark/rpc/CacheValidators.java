@@ -42,7 +42,7 @@ final class CacheValidators {
    * System#nanoTime} before the call.
    */
   static CacheValidators of(JsonNode answer, long sinceNs) {
-    JsonNode validators = answer.path("grounds");
+    JsonNode validators = answer.path("validators");
     return validators.isArray() ? new CacheValidators(answer, validators, sinceNs) : null;
   }
 

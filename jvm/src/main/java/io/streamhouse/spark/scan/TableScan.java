@@ -84,7 +84,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
   }
 
   private ObjectNode newPlanRequest() {
-    ObjectNode request = Json.object().put("pin", table.metadata.get("pin").asText());
+    ObjectNode request = Json.object().put("snapshot", table.metadata.get("snapshot").asText());
     ArrayNode columns = request.putArray("columns");
     for (String column : required.fieldNames()) columns.add(column);
     ArrayNode filters = request.putArray("filters");
@@ -116,7 +116,7 @@ class TableScan implements Scan, Batch, SupportsReportStatistics, SupportsReport
 
   @Override
   public String description() {
-    String lakeRead = plan == null ? "" : plan.path("lake_way").asText();
+    String lakeRead = plan == null ? "" : plan.path("lake_reader").asText();
     return "streamhouse " + table.tableName() + " " + Arrays.toString(required.fieldNames()) + ", filters "
         + predicates + (limit < 0 ? "" : ", limit " + limit) + lakeRead;
   }

@@ -97,7 +97,7 @@ public final class TableScanBuilder
   public boolean pushAggregation(Aggregation aggregation) {
     ArrayNode functions = describeAggregates(aggregation);
     if (functions == null) return false;
-    ObjectNode arguments = Json.object().put("pin", table.metadata.get("pin").asText());
+    ObjectNode arguments = Json.object().put("snapshot", table.metadata.get("snapshot").asText());
     arguments.set("options", Json.object(options));
     arguments.set("aggregates", functions);
     JsonNode row = table.python.call("aggregate", arguments).get("row");

@@ -32,7 +32,8 @@ public final class ChangelogStream implements MicroBatchStream, SupportsTriggerA
   }
 
   private JsonNode requestEnd(Offset start) {
-    ObjectNode arguments = Json.object().put("pin", table.metadata.get("pin").asText()).put("until", endBound);
+    ObjectNode arguments = Json.object().put("snapshot", table.metadata.get("snapshot").asText())
+        .put("until", endBound);
     arguments.set("start", start == null ? null : Json.parse(start.json()));
     return table.python.call("end_of_changes", arguments);
   }

@@ -44,7 +44,7 @@ final class TableRowLevelOperation implements SupportsDelta {
 
   static JsonNode describe(WritableTable table, Command command, Map<String, String> options) {
     ObjectNode arguments = Json.object();
-    arguments.put("pin", table.metadata.get("pin").asText()).put("command", command.name());
+    arguments.put("snapshot", table.metadata.get("snapshot").asText()).put("command", command.name());
     arguments.set("options", Json.object(options));
     return table.python.call("row_level_operation", arguments);
   }
@@ -93,7 +93,8 @@ final class TableRowLevelOperation implements SupportsDelta {
   /** Creates a scan of the pinned version. All scans of the target read that version. */
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    ObjectNode pinnedMetadata = ((ObjectNode) table.metadata.deepCopy()).put("pin", metadata.get("pin").asText());
+    ObjectNode pinnedMetadata = ((ObjectNode) table.metadata.deepCopy())
+        .put("snapshot", metadata.get("snapshot").asText());
     ReadableTable readTable = new ReadableTable(table.catalog, table.identifier, pinnedMetadata);
     TableScanBuilder scan = new TableScanBuilder(readTable, options.asCaseSensitiveMap(), this::readsTableOnce);
     scans.add(scan);

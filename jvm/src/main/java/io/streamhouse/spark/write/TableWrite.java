@@ -52,7 +52,7 @@ final class TableWrite implements RequiresBucketDistribution {
     if (overwriteFilter != null) {
       // rows that were derived from the table are right only while it is unchanged
       if (RunningStatement.leaves().stream().anyMatch(leaf -> RunningStatement.mayRead(leaf, table))) {
-        overwriteFilter.put("pin", table.metadata.get("pin").asText());
+        overwriteFilter.put("snapshot", table.metadata.get("snapshot").asText());
       }
       Map<String, String> extraOptions = Map.of(InternalOptions.REPLACED, overwriteFilter.toString());
       return new PythonWrite(table.newPythonWriteBuilder(info, info.schema(), extraOptions).build().toBatch());

@@ -50,7 +50,7 @@ public class RealTimeStreamTest {
             return calls;
           }
         };
-    ObjectNode loaded = Json.object().put("name", "sales.orders").put("pin", "p").put("schema", SCHEMA.json());
+    ObjectNode loaded = Json.object().put("name", "sales.orders").put("snapshot", "p").put("schema", SCHEMA.json());
     Identifier name = Identifier.of(new String[] {"sales"}, "orders");
     return new RealTimeStream(new ReadableTable(catalog, name, loaded), options, SCHEMA, 4, new Configuration(false));
   }

@@ -22,7 +22,7 @@ class CacheValidatorsTest {
   @TempDir Path folder;
   private String place;
   private int calls;
-  private boolean hasGrounds = true;
+  private boolean hasValidators = true;
   private boolean isOfStore;
 
   private final PythonRpc python =
@@ -30,8 +30,8 @@ class CacheValidatorsTest {
         @Override
         String invoke(String operation, String arguments) {
           calls++;
-          String grounds = hasGrounds ? "[" + (isOfStore ? ofStore() : there() + "," + absent()) + "]" : "null";
-          return "{\"ok\":{\"call\":" + calls + ",\"grounds\":" + grounds + "}}";
+          String validators = hasValidators ? "[" + (isOfStore ? ofStore() : there() + "," + absent()) + "]" : "null";
+          return "{\"ok\":{\"call\":" + calls + ",\"validators\":" + validators + "}}";
         }
 
         @Override
@@ -106,7 +106,7 @@ class CacheValidatorsTest {
     Files.writeString(record(), "a");
     assertEquals(1, call("a"));
     Files.delete(record());
-    hasGrounds = false;
+    hasValidators = false;
     assertEquals(2, call("a"));
   }
 
@@ -137,7 +137,7 @@ class CacheValidatorsTest {
 
   @Test
   void answersWithoutValidatorsAreNotCached() {
-    hasGrounds = false;
+    hasValidators = false;
     assertEquals(1, call("a"));
     assertEquals(2, call("a"));
   }
