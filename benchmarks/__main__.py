@@ -16,6 +16,7 @@ import click
 from benchmarks.appends import bulk_append, flat_appends, small_appends
 from benchmarks.catalog import catalog_join, catalog_read
 from benchmarks.deleted_rows import deleted_rows
+from benchmarks.event_loops import event_loops
 from benchmarks.freshness import freshness
 from benchmarks.keyed import changelogs, restoring, upserts
 from benchmarks.keyed_reading import keyed_reading
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "many-upserters": many_upserters,
     "producer": producer,
     "freshness": freshness,
+    "event-loops": event_loops,
     "hot-projection": hot_projection,
     "segments-compression": segments_compression,
     "opening": opening,

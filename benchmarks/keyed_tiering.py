@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from benchmarks.measure import Bench, Figure, in_turns, ours_at_most, time_figure, timed
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.table_spec import LakeTableSpec

@@ -70,7 +70,7 @@ def test_each_class_path_has_a_pom_with_one_version(name):
     assert f"<artifactId>{'kafka_2.13' if name == 'kafka' else name}</artifactId><version>" in text
 
 
-def test_ports_differ():
+def test_free_ports_of_servers_differ():
     assert len(set(free_ports(5))) == 5
 
 

@@ -67,7 +67,7 @@ def test_every_block_of_the_command_line_runs(tmp_path):
         printed = run(["bash", "-euc", shell], folder, {**os.environ, "PATH": path}).stdout
         if "verify" in shell:
             assert '{"visitor": 1, "page": "/", "at": "2026-01-31T12:00:00Z"}' in printed
-            assert "everything is there and matches its checksums" in printed
+            assert "all files exist and match their checksums" in printed
 
 
 def run(command: list[str], folder: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -40,7 +40,7 @@ PRINTS = {
         for path in EXAMPLES
     ],
 )
-def test_example(path, tmp_path):
+def test_an_example_runs_in_its_own_process(path, tmp_path):
     done = subprocess.run(
         [sys.executable, path, *SMALL.get(path.stem, [])],
         cwd=tmp_path,

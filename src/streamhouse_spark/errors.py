@@ -20,6 +20,7 @@
     ├── CommitConflictError        CONFLICT     lost a commit race; nothing was written
     ├── TransactionConflictError   CONFLICT     an application id is used by two queries
     ├── ProducerFencedError        FENCED       a newer writer has the producer id
+    ├── ConsumerFencedError        FENCED       a newer follower has the consumer's name
     ├── WriterFullError            UNAVAILABLE  a writer's buffer is full; its rows were not accepted
     ├── WriterStoppedError         UNAVAILABLE  a writer no longer accepts rows
     ├── CommitStateUnknownError    UNAVAILABLE  a commit may or may not have happened
@@ -39,6 +40,7 @@ only text from Python to the JVM and back. Branch on the class or on ``kind``, n
 
 from __future__ import annotations
 
+import copy
 import enum
 import re
 from typing import Self
@@ -104,6 +106,15 @@ def truncate_message(message: str) -> str:
     if len(message) <= _TEXT_CHARS_MAX:
         return message
     return f"{message[: _TEXT_CHARS_MAX - 500]} … {message[-490:]}"
+
+
+def copy_error(failure: Exception) -> Exception:
+    """Return a copy of a failure that several threads or tasks raise: they must not share an exception object."""
+    if not isinstance(failure, StreamhouseError):
+        return failure
+    copied = copy.copy(failure)
+    copied.__cause__ = failure
+    return copied
 
 
 def _rebuild(cls: type[StreamhouseError], text: str, condition: str) -> StreamhouseError:
@@ -188,6 +199,12 @@ class TransactionConflictError(StreamhouseError):
 
 
 class ProducerFencedError(StreamhouseError):
+    kind = ErrorKind.FENCED
+
+
+class ConsumerFencedError(StreamhouseError):
+    """Another process follows the table under this follower's name, or moved the consumer. Nothing was committed."""
+
     kind = ErrorKind.FENCED
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from streamhouse_spark.config.table_properties import TableProperties
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_table_name, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage, url_of
@@ -51,8 +51,7 @@ class TableHandle:
     def name(self) -> str:
         """The full name, ``<database>.<table>``.
 
-        >>> orders.name
-        'shop.orders'
+        >>> orders.name 'shop.orders'
         """
         return str(self.path)
 
@@ -69,9 +68,9 @@ class TableHandle:
         """Read the latest state. Raises `TableNotFoundError` if the table was dropped."""
         return self._read(self.log.refresh())
 
-    def look(self, at_most: int) -> TableState:
-        """Read at most ``at_most`` new records, see `CommitLog.look`. Raises `TableNotFoundError`."""
-        return self._read(self.log.look(at_most))
+    def refresh_at_most(self, num_records: int) -> TableState:
+        """Read at most ``num_records`` new records, see `CommitLog.refresh_at_most`. Raises `TableNotFoundError`."""
+        return self._read(self.log.refresh_at_most(num_records))
 
     def _read(self, state: TableState) -> TableState:
         self.require_not_dropped(state)

@@ -62,7 +62,7 @@ def answer(hosts: Hosts, name: str, driver: Any) -> dict[str, Any]:
     return found
 
 
-def test_the_life_of_tables(hosts, start, wh):
+def test_tables_live_on_workers_that_share_only_a_store(hosts, start, wh):
     found = answer(hosts, "life", start("life", "life"))
     rows = jobs.ROWS
     assert found["executors"] == 2, "tasks ran on one disk"
@@ -108,7 +108,7 @@ def exactly_once(wh: Warehouse, name: str, num_rows: int) -> None:
     assert len(lake) == len(set(lake))
 
 
-def test_drivers_killed_and_started_on_other_hosts(hosts, start, wh):
+def test_a_stream_continues_on_another_host_after_its_driver_was_killed(hosts, start, wh):
     """The checkpoint lies on the store; each driver has an empty disk."""
     rows = 30_000
     source = wh.create_table("source", "id BIGINT, text STRING", buckets=2, properties={"bucket.key": "id"})

@@ -46,8 +46,8 @@ def made(house, tmp_path):
     return make
 
 
-class TestAAdoption:
-    def test_a1_rows_are_the_history_and_rounds_go_on(self, house, made):
+class TestAdoption:
+    def test_adopted_rows_are_the_history_and_rounds_continue(self, house, made):
         made()
         assert house.wh.adopt_table("default.t", dry_run=True) == house.wh.adopt_table("default.t")
         table = house.wh.table("default.t")
@@ -58,7 +58,7 @@ class TestAAdoption:
         house.agree(table, [*OLD, *plain(6)])
         assert rows(house.other_process().table("default.t").to_arrow()) == [*OLD, *plain(6)]
 
-    def test_a2_upkeep_and_truncation(self, house, made):
+    def test_an_adopted_table_is_maintained_and_truncated(self, house, made):
         made()
         house.wh.adopt_table("default.t", properties={"table.log.ttl": "1s"})
         table = house.wh.table("default.t")
@@ -75,7 +75,7 @@ class TestAAdoption:
         house.agree(table, [])
 
     @pytest.mark.also_on_s3
-    def test_a3_by_key(self, house, made):
+    def test_an_adopted_keyed_table_takes_upserts_and_deletions_of_old_rows(self, house, made):
         made("id")
         house.wh.adopt_table("default.t", primary_key=["id"])
         table = house.wh.table("default.t")
@@ -90,7 +90,7 @@ class TestAAdoption:
         table.lake.compact()
         house.agree(table, [*plain(0, 7), *OLD[1:5]])
 
-    def test_a4_one_lake_has_one_table(self, house, made):
+    def test_a_lake_is_adopted_by_one_table_alone(self, house, made):
         made()
         house.wh.adopt_table("default.t")
         with pytest.raises(TableExistsError):
@@ -98,7 +98,7 @@ class TestAAdoption:
         with pytest.raises(LakeMismatchError, match=r"is the lake of table default\.t"):
             house.wh.adopt_table("default.other", "default.t")
 
-    def test_a6_a_table_is_truncated_before_its_first_row(self, house, made):
+    def test_an_adopted_table_is_truncated_before_its_first_row(self, house, made):
         made()
         house.wh.adopt_table("default.t")
         table = house.wh.table("default.t")
@@ -110,7 +110,7 @@ class TestAAdoption:
         house.tier(table)
         house.agree(table, plain(6))
 
-    def test_a5_the_lake_of_a_dropped_table_is_adopted_with_its_past(self, house, made):
+    def test_the_lake_of_a_dropped_table_is_adopted_with_its_past(self, house, made):
         made()
         house.wh.adopt_table("default.t")
         table = house.wh.table("default.t")
@@ -128,7 +128,7 @@ class TestAAdoption:
         with pytest.raises(LakeMismatchError):
             table.lake.newest()
 
-    def test_a6_partitions_of_a_table_that_had_the_lake_before_are_dropped(self, house, made):
+    def test_partitions_of_an_adopted_lake_of_a_dropped_table_are_dropped(self, house, made):
         """Its files have our names, with offsets that say nothing of the new table's."""
         made(partition_by=["name"])
         house.wh.adopt_table("default.t")
@@ -144,7 +144,7 @@ class TestAAdoption:
         assert other.drop_partition({"name": "old 1"}).rows == 2
         house.agree(other, [OLD[0], *OLD[2:], *plain(9)])
 
-    def test_a7_a_dropped_table_that_comes_back_has_lost_its_lake_to_the_one_that_adopted_it(self, house, made):
+    def test_an_undropped_table_has_lost_its_lake_to_its_adopter(self, house, made):
         """It says so before its rows could go where they are another table's."""
         made()
         house.wh.adopt_table("default.t")

@@ -30,7 +30,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 class TestNames:
-    def test_a_log_table_is_partitioned_and_bucketed_by_it(self, house, name):
+    def test_a_log_table_is_partitioned_and_bucketed_by_an_odd_name(self, house, name):
         quoted, other = quote_identifier(name), quote_identifier(f"{name}2")
         table = house.table(
             "names",
@@ -57,7 +57,7 @@ class TestNames:
         table.drop_partition({name: "x"})
         assert set(table.to_arrow()[name].to_pylist()) == {"y z"}
 
-    def test_a_table_is_keyed_by_it(self, house, name):
+    def test_a_table_is_keyed_by_an_odd_name(self, house, name):
         quoted, other = quote_identifier(name), quote_identifier(f"{name}2")
         table = house.table("names", f"{quoted} STRING, {other} BIGINT", primary_key=[name], buckets=2)
         table.upsert([{name: key, f"{name}2": 1} for key in "abcd"])

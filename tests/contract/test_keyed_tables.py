@@ -1,4 +1,4 @@
-"""The contract of tables with a primary key, named as the scenarios are: K keys, U union read, V changelogs."""
+"""The contract of primary-key tables: writes, lookups, union reads and changelogs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def table(house):
     return house.table("t", COLUMNS, primary_key=["id"], buckets=2)
 
 
-class TestKWrites:
+class TestWrites:
     @pytest.mark.also_on_s3
-    def test_k1_upserts_and_their_changelog(self, house):
+    def test_upserts_are_insertions_and_updates_in_the_changelog(self, house):
         table = house.table("t", COLUMNS, primary_key=["id"])
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])
@@ -37,7 +37,7 @@ class TestKWrites:
         house.tier(table)
         house.agree(table, [row(1, "b")])
 
-    def test_k2_deletes_of_rows_that_are_there_and_of_others(self, house, table):
+    def test_deletions_of_absent_keys_change_nothing(self, house, table):
         table.upsert([row(1, "a"), row(2, "b")])
         house.tier(table)
         assert table.delete([1]).num_rows == 1
@@ -46,7 +46,7 @@ class TestKWrites:
         house.tier(table)
         house.agree(table, [row(2, "b")])
 
-    def test_k3_partial_updates_of_two_writers(self, house, table):
+    def test_partial_updates_of_two_writers_are_combined(self, house, table):
         table.upsert([{"id": 1, "name": "a"}], columns=["name"])
         house.tier(table)
         house.other_process().table("t").upsert([{"id": 1, "n": 5}], columns=["n"])
@@ -54,7 +54,7 @@ class TestKWrites:
         house.tier(table)
         house.agree(table, [row(1, "a", 5)])
 
-    def test_k4_the_first_row_of_a_key_stays(self, house):
+    def test_the_first_row_engine_keeps_the_first_row(self, house):
         table = house.table("t", COLUMNS, primary_key=["id"], properties={"table.merge-engine": "first_row"})
         table.upsert([row(1, "a"), row(1, "b")])
         house.tier(table)
@@ -64,7 +64,7 @@ class TestKWrites:
         house.tier(table)
         house.agree(table, [row(1, "a"), row(2, "d")])
 
-    def test_k5_the_newest_version_stays(self, house):
+    def test_the_versioned_engine_keeps_the_highest_version(self, house):
         table = house.table(
             "t",
             "id BIGINT, name STRING, ts BIGINT",
@@ -77,7 +77,7 @@ class TestKWrites:
             house.tier(table)
         house.agree(table, [{"id": 1, "name": "newer", "ts": 2000}])
 
-    def test_k6_aggregates(self, house):
+    def test_the_aggregation_engine_folds_the_values_of_a_key(self, house):
         table = house.table(
             "t",
             "id INT, total BIGINT, most INT, words STRING, seen BOOLEAN, any_value STRING",
@@ -101,18 +101,18 @@ class TestKWrites:
         house.agree(table, [wanted])
 
     @pytest.mark.parametrize("behavior", ["allow", "ignore", "disable"])
-    def test_k7_what_deletions_do(self, house, behavior):
+    def test_deletions_follow_the_delete_behavior(self, house, behavior):
         table = house.table("t", COLUMNS, primary_key=["id"], properties={"table.delete.behavior": behavior})
         table.upsert([row(1, "a")])
         if behavior == "disable":
-            with pytest.raises(InvalidOptionError, match="takes no deletions"):
+            with pytest.raises(InvalidOptionError, match="does not support deletes"):
                 table.delete([1])
         else:
             table.delete([1])
         house.tier(table)
         house.agree(table, [] if behavior == "allow" else [row(1, "a")])
 
-    def test_k8_a_changelog_without_rows_before(self, house):
+    def test_a_changelog_without_before_images_folds_to_the_table(self, house):
         table = house.table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal"})
         for name in "ab":
             table.upsert([row(1, name)])
@@ -127,8 +127,8 @@ class TestKWrites:
         house.agree(table, [])
 
 
-class TestK10Lookups:
-    def test_of_keys_by_prefix_and_of_absent_ones(self, house):
+class TestLookups:
+    def test_lookups_find_keys_and_prefixes_and_no_absent_ones(self, house):
         table = house.table(
             "t", "a STRING, b INT, v INT", primary_key=["a", "b"], buckets=3, properties={"bucket.key": "a"}
         )
@@ -142,7 +142,7 @@ class TestK10Lookups:
         assert house.wh.view("t$changelog").to_arrow().num_rows == 5
 
     @pytest.mark.also_on_s3
-    def test_of_a_row_that_was_tiered_and_trimmed_on_a_new_host(self, house, own_cache):
+    def test_a_tiered_and_trimmed_row_is_found_on_a_new_host(self, house, own_cache):
         table = house.table("t", COLUMNS, primary_key=["id"], buckets=2, properties={"table.log.ttl": "1s"})
         table.upsert([row(i, f"n{i}") for i in range(20)])
         house.tier(table)
@@ -157,20 +157,20 @@ class TestK10Lookups:
         assert house.other_process().table("t").lookup([7, 99, 55])["_found"].to_pylist() == [True, True, False]
 
 
-class TestUUnionReads:
-    def test_u1_before_the_first_round_the_log_is_the_answer(self, house, table):
+class TestUnionReads:
+    def test_before_the_first_round_rows_come_from_the_log(self, house, table):
         table.upsert([row(1, "a"), row(2, "b")])
         table.delete([2])
         assert rows(table.to_arrow()) == [row(1, "a")]
         assert table.lake.to_arrow().num_rows == 0
 
-    def test_u2_all_tiered_is_the_lake(self, house, table):
+    def test_after_a_round_rows_come_from_the_lake(self, house, table):
         table.upsert([row(i, f"n{i}", i) for i in range(50)])
         house.tier(table)
         house.agree(table, [row(i, f"n{i}", i) for i in range(50)])
 
     @pytest.mark.also_on_s3
-    def test_u3_the_tail_wins(self, house, table):
+    def test_rows_of_the_log_replace_those_of_the_lake(self, house, table):
         table.upsert([row(i, "old", i) for i in range(10)])
         house.tier(table)
         table.upsert([row(3, "new", 30), row(20, "added", 20)])
@@ -181,7 +181,7 @@ class TestUUnionReads:
         house.tier(table)
         house.agree(table, wanted)
 
-    def test_u4_buckets_and_partitions_that_were_never_tiered(self, house):
+    def test_untiered_buckets_and_partitions_are_read(self, house):
         table = house.table("t", "d STRING, id INT, n INT", primary_key=["d", "id"], partition_by=["d"], buckets=4)
         first = [{"d": "a", "id": 1, "n": 1}]
         table.upsert(first)
@@ -192,7 +192,7 @@ class TestUUnionReads:
         assert rows(table.to_arrow(filter=[("d", "=", "b")])) == in_order(r for r in more if r["d"] == "b")
         assert rows(table.to_arrow(filter=[("d", "=", "a"), ("n", "=", 1)])) == first
 
-    def test_u5_a_filter_on_a_column_that_changed(self, house, table):
+    def test_a_filter_sees_the_latest_value_of_a_column(self, house, table):
         table.upsert([row(1, "old", 1), row(2, "old", 2)])
         house.tier(table)
         table.upsert([row(1, "new", 100)])
@@ -202,7 +202,7 @@ class TestUUnionReads:
         assert rows(table.to_arrow(filter=[("n", "<", 50)])) == [row(2, "old", 2)]
         assert rows(table.lake.to_arrow(filter=[("name", "=", "old")])) == [row(2, "old", 2)]
 
-    def test_u5_columns_without_the_key(self, house, table):
+    def test_columns_are_read_without_the_key(self, house, table):
         table.upsert([row(1, "a", 1), row(2, "b", 2)])
         house.tier(table)
         table.upsert([row(2, "c", 3)])
@@ -211,7 +211,7 @@ class TestUUnionReads:
         assert table.to_arrow(columns=[]).num_rows == 2
 
     @pytest.mark.parametrize("key", [["a", "b"], ["b", "a"]])
-    def test_u6_a_bucket_key_that_is_not_the_whole_key(self, house, key):
+    def test_a_bucket_key_may_be_a_part_of_the_key(self, house, key):
         table = house.table("t", "a INT, b STRING, v INT", primary_key=key, buckets=3, properties={"bucket.key": "a"})
         table.upsert([{"a": i % 5, "b": f"b{i}", "v": i} for i in range(30)])
         house.tier(table)
@@ -224,7 +224,7 @@ class TestUUnionReads:
         house.agree(table, wanted)
 
     @pytest.mark.parametrize("key", [["d", "id"], ["id", "d"]])
-    def test_u6_a_partition_column_in_the_key(self, house, key):
+    def test_a_partition_column_may_be_a_part_of_the_key(self, house, key):
         table = house.table("t", "id INT, d STRING, v INT", primary_key=key, partition_by=["d"], buckets=2)
         for number in range(3):
             table.upsert([{"id": i, "d": d, "v": number} for d in "xy" for i in range(number, 10)])
@@ -236,8 +236,8 @@ class TestUUnionReads:
         house.agree(table, wanted)
 
 
-class TestVChanges:
-    def test_v3_changelog_and_binlog(self, house):
+class TestChanges:
+    def test_changelog_and_binlog_have_each_change(self, house):
         table = house.table("t", COLUMNS, primary_key=["id"])
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])
@@ -253,7 +253,7 @@ class TestVChanges:
             "aabb"
         )
 
-    def test_v3_the_changelog_folds_to_the_table(self, house):
+    def test_the_changelog_folds_to_the_table(self, house):
         rng = random.Random(f"{house.lake_format} folds")
         table = house.table("t", COLUMNS, primary_key=["id"], buckets=3)
         for _ in range(8):
@@ -275,8 +275,8 @@ class TestVChanges:
         house.agree(table, folded.values())
 
 
-class TestS1Schemas:
-    def test_columns_that_are_added_between_rounds(self, house, table):
+class TestSchemas:
+    def test_columns_added_between_rounds_are_null_in_older_rows(self, house, table):
         table.upsert([row(1, "a", 1), row(2, "b", 2)])
         house.tier(table)
         table.add_columns("more STRING")

@@ -1,4 +1,4 @@
-"""The contract of tables without a primary key, named as the scenarios are: L log, P partitions, S schema, V views."""
+"""The contract of log tables: rows and offsets, partitions, schemas, views."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from streamhouse_spark import (
     Warehouse,
 )
 from streamhouse_spark.log.bucketing import buckets_of
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.always
@@ -34,7 +35,7 @@ def plain(first: int, num_rows: int) -> list[dict]:
     return [{"id": i, "name": f"n{i}"} for i in range(first, first + num_rows)]
 
 
-class TestL1RowsAndOffsets:
+class TestRowsAndOffsets:
     @pytest.mark.also_on_s3
     def test_rows_keep_their_order_in_a_bucket_and_offsets_are_dense(self, house):
         table = house.table("t", PLAIN, buckets=3)
@@ -54,13 +55,13 @@ class TestL1RowsAndOffsets:
         for number in range(4):
             table.append(plain(number, 1))
         house.tier(table)
-        table.merge_inline()
+        merge_inline(table)
         table.append(plain(4, 1))
         found = [r for b in table.tail("earliest", include_metadata=True, until_ms=0) for r in b.to_pylist()]
         assert [(r["_log_offset"], r["id"]) for r in found] == [(i, i) for i in range(5)]
 
 
-class TestL2Buckets:
+class TestBuckets:
     @pytest.mark.parametrize(
         ("ddl", "make"), [("BIGINT", int), ("STRING", str), ("INT", int)], ids=["bigint", "string", "int"]
     )
@@ -94,7 +95,7 @@ def _library_buckets(lake_format: str, keys: pa.Array, num_buckets: int) -> list
     return list(extractor.extract_partition_bucket_batch(pa.record_batch({"k": keys}))[1])
 
 
-class TestL3Columns:
+class TestColumns:
     def test_one_of_twenty_columns_is_read_alone(self, house):
         columns = ", ".join(f"c{i} BIGINT" for i in range(20))
         table = house.table("t", columns)
@@ -133,7 +134,7 @@ class _Counting(FaultyStorage):
         return None
 
 
-class TestL4Filters:
+class TestFilters:
     FILTERS = (
         [("a", "=", 150)],
         [("a", "in", [3, 250])],
@@ -172,8 +173,8 @@ def _matching(found, number):
     return [row for row in found if keeps[number](row)]
 
 
-class TestL5Counts:
-    def test_of_an_empty_a_plain_and_a_partitioned_table(self, house):
+class TestCounts:
+    def test_rows_are_counted_without_reading_columns(self, house):
         empty = house.table("e", PLAIN)
         assert empty.to_arrow(columns=[]).num_rows == empty.lake.to_arrow(columns=[]).num_rows == 0
         parted = house.table("p", "id BIGINT, d STRING", partition_by=["d"], buckets=2)
@@ -186,7 +187,7 @@ class TestL5Counts:
         assert parted.to_arrow(columns=[], filter=[("d", "=", "b")]).num_rows == 10
 
 
-class TestL6Types:
+class TestTypes:
     @pytest.mark.also_on_s3
     def test_every_type_goes_through_log_lake_and_union(self, house):
         table = house.table("t", ALL_TYPES_DDL, buckets=2)
@@ -200,7 +201,7 @@ class TestL6Types:
         assert table.to_arrow().sort_by("id").combine_chunks().equals(both)
 
 
-class TestPPartitions:
+class TestPartitions:
     DDL = "id BIGINT, d DATE, r STRING"
 
     def rows(self, first: int, *days: int) -> list[dict]:
@@ -209,7 +210,7 @@ class TestPPartitions:
             for i, (day, r) in enumerate((day, r) for day in days for r in ("eu", "us"))
         ]
 
-    def test_p1_a_write_makes_its_partition(self, house):
+    def test_a_write_creates_its_partition(self, house):
         table = house.table("t", self.DDL, partition_by=["d", "r"])
         table.append(self.rows(0, 1))
         house.tier(table)
@@ -217,7 +218,7 @@ class TestPPartitions:
         house.tier(table)
         house.agree(table, [*self.rows(0, 1), *self.rows(10, 2, 3)])
 
-    def test_p3_a_filter_on_one_of_several_partition_columns(self, house):
+    def test_a_filter_on_one_partition_column_selects_its_rows(self, house):
         table = house.table("t", self.DDL, partition_by=["d", "r"], buckets=2)
         everything = []
         for number in range(3):
@@ -233,13 +234,13 @@ class TestPPartitions:
             r for r in everything if r["d"].day == 2
         )
 
-    def test_p3_a_filter_that_no_partition_meets(self, house):
+    def test_a_filter_that_no_partition_matches_selects_nothing(self, house):
         table = house.table("t", self.DDL, partition_by=["d"])
         table.append(self.rows(0, 1))
         house.tier(table)
         assert table.to_arrow(filter=[("d", "=", dt.date(2030, 1, 1))]).num_rows == 0
 
-    def test_p3_partitions_by_whole_numbers_with_null(self, house):
+    def test_partitions_by_integers_include_null(self, house):
         table = house.table("t", "id BIGINT, n INT", partition_by=["n"])
         found = [{"id": i, "n": None if i % 3 == 0 else i % 3} for i in range(9)]
         table.append(found)
@@ -247,7 +248,7 @@ class TestPPartitions:
         house.agree(table, found)
         assert table.to_arrow(filter=[("n", "is null", None)]).num_rows == 3
 
-    def test_p4_what_the_log_let_go_is_read_from_the_lake(self, house):
+    def test_trimmed_rows_are_read_from_the_lake(self, house):
         table = house.table("t", self.DDL, partition_by=["d"], properties={"table.log.ttl": "1s"})
         table.append(self.rows(0, 1))
         house.tier(table)
@@ -258,8 +259,8 @@ class TestPPartitions:
         assert rows(table.lake.to_arrow()) == in_order(self.rows(0, 1))
 
 
-class TestSSchemas:
-    def test_s1_rows_of_three_schemas_are_read_together(self, house):
+class TestSchemas:
+    def test_rows_of_three_schemas_are_read_together(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 2))
         table.add_columns("extra INT")
@@ -278,7 +279,7 @@ class TestSSchemas:
         assert house.foreign(table).schema.names == ["id", "name", "extra", "last"]
 
     @pytest.mark.parametrize("ddl", ["id INT", "more INT NOT NULL", "NAME STRING", "_log_offset BIGINT"])
-    def test_s2_a_column_that_cannot_be_added_changes_nothing(self, house, ddl):
+    def test_a_column_that_cannot_be_added_changes_nothing(self, house, ddl):
         table = house.table("t", PLAIN)
         table.append(plain(0, 1))
         house.tier(table)
@@ -288,7 +289,7 @@ class TestSSchemas:
         assert table.refresh().version == before
         house.agree(table, plain(0, 1))
 
-    def test_s3_a_crash_between_our_schema_and_the_lakes(self, house):
+    def test_the_lake_gets_a_column_after_a_crash_between_both_schemas(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 1))
         house.tier(table)
@@ -301,9 +302,9 @@ class TestSSchemas:
         house.agree(again, [{**row, "extra": None} for row in plain(0, 1)])
 
 
-class TestVViews:
+class TestViews:
     @pytest.mark.also_on_s3
-    def test_v1_the_lake_view_has_lake_rows_and_no_more_columns(self, house):
+    def test_the_lake_view_has_the_rows_and_columns_of_the_lake(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 2))
         house.tier(table)
@@ -313,7 +314,7 @@ class TestVViews:
         assert lake.schema.names == ["id", "name"]
         assert rows(house.foreign(table)) == plain(0, 2)
 
-    def test_v1_a_row_for_each_round_in_the_snapshots(self, house):
+    def test_the_snapshots_view_has_a_row_for_each_round(self, house):
         table = house.table("t", PLAIN)
         for number in range(3):
             table.append(plain(number, 1))
@@ -321,14 +322,14 @@ class TestVViews:
         assert house.wh.view("t$lake$snapshots").to_arrow().num_rows == 3
         assert house.wh.view("t$lake$files").to_arrow().num_rows == 3
 
-    def test_v1_a_table_without_a_lake_and_an_unknown_suffix(self, house):
+    def test_views_of_an_absent_lake_or_unknown_suffix_are_rejected(self, house):
         house.table("t", PLAIN, properties={"table.datalake.enabled": "false"})
         with pytest.raises(InvalidNameError, match="has no lake"):
             house.wh.view("t$lake")
         with pytest.raises(InvalidNameError, match="unknown suffix"):
             house.wh.view("t$nope")
 
-    def test_v2_time_travel_by_snapshot_and_by_time(self, house):
+    def test_the_lake_view_travels_by_snapshot_and_time(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 1))
         house.tier(table)
@@ -342,7 +343,7 @@ class TestVViews:
         with pytest.raises(SnapshotExpiredError):
             table.lake.to_arrow(as_of_snapshot=first.id + 987_654_321)
 
-    def test_v4_a_window_of_commit_times(self, house):
+    def test_changes_are_bounded_by_commit_times(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 1))
         house.age()
@@ -353,7 +354,7 @@ class TestVViews:
         found = house.wh.view("t$changelog").to_arrow(filter=pc.field("_commit_timestamp") >= times[1])
         assert found["id"].to_pylist() == [1]
 
-    def test_r3_starts_of_a_tail(self, house):
+    def test_a_tail_starts_at_each_kind_of_position(self, house):
         table = house.table("t", PLAIN)
         table.append(plain(0, 1))
         house.age()
@@ -370,7 +371,7 @@ class TestVViews:
         assert ids({0: 2}) == [2]
         assert ids(newest) == [1, 2]
 
-    def test_r2_a_tail_that_slept_past_trimming(self, house):
+    def test_a_tail_that_slept_past_trimming_fails(self, house):
         table = house.table("t", PLAIN, properties={"table.log.ttl": "1s"})
         table.append(plain(0, 2))
         tail = table.tail({0: 0}, until_ms=0)
@@ -410,7 +411,7 @@ def test_any_life_of_a_table_ends_with_every_row_once(house):
     house.agree(table, everything)
 
 
-def test_t8_a_table_made_again_under_its_name_gets_none_of_the_old_files(house):
+def test_a_recreated_table_gets_none_of_the_old_files(house):
     table = house.table("t", PLAIN)
     table.append(plain(0, 2))
     job, written = house.job(table), []

@@ -100,7 +100,7 @@ def copied(house: House, *, moved: bool = False) -> House:
 
 @pytest.mark.also_on_s3("iceberg")
 @pytest.mark.parametrize("moved", [False, True])
-def test_it_is_readable_at_once(house, moved):
+def test_a_moved_warehouse_is_readable_at_once(house, moved):
     wanted = filled(house)
     snapshots = {name: house.wh.table(name).lake.snapshots().to_pylist() for name in wanted}
     lakes = {name: rows(house.wh.table(name).lake.to_arrow()) for name in wanted}
@@ -179,7 +179,7 @@ def test_a_symbolic_link_is_no_other_place(house):
 
 
 @pytest.mark.only_on_disk
-def test_a_warehouse_from_before_urls_were_kept(house):
+def test_a_copy_of_a_warehouse_without_a_stored_url_never_changes_it(house):
     """Iceberg's own metadata says where it was; a Paimon table names nothing outside."""
     wanted = filled(house)
     key = "streamhouse.json"
@@ -320,14 +320,14 @@ def test_a_copy_gets_an_identity_of_its_own(house):
     assert Tree.of(house) == original
     assert {name: rows(house.wh.table(name).to_arrow()) for name in wanted} == wanted
     house.tier(house.wh.table(KEYED))
-    with pytest.raises(InvalidOptionError, match="is no copy"):
+    with pytest.raises(InvalidOptionError, match="is not a copy"):
         relocate(fresh.wh, copy=True)
 
 
 def test_an_original_is_not_given_other_ids(house):
     filled(house)
     original = Tree.of(house)
-    with pytest.raises(InvalidOptionError, match="is no copy"):
+    with pytest.raises(InvalidOptionError, match="is not a copy"):
         relocate(house.wh, copy=True)
     assert all(t.files_written == 0 for t in relocate(house.wh).tables)
     assert Tree.of(house) == original

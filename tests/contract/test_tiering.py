@@ -1,4 +1,4 @@
-"""The contract of tiering and of the lake's upkeep, named as the scenarios are: T."""
+"""The contract of tiering and of lake maintenance: rounds, crashes, races, compaction and expiry."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def offsets(table: Table) -> int:
 
 
 @pytest.mark.also_on_s3
-def test_t1_two_rounds_and_what_their_snapshots_say(house, table):
+def test_each_round_is_a_snapshot_with_its_offsets(house, table):
     table.append(plain(0, 3))
     house.tier(table)
     assert offsets(table) == 3
@@ -49,7 +49,7 @@ def test_t1_two_rounds_and_what_their_snapshots_say(house, table):
 
 
 @pytest.mark.also_on_s3
-def test_t2_a_keyed_table_whose_rows_all_change(house):
+def test_the_lake_has_only_the_latest_rows_if_all_change(house):
     table = house.table("t", "id BIGINT, n INT", primary_key=["id"])
     for n in (1, 2):
         table.upsert([{"id": i, "n": n} for i in range(3)])
@@ -59,7 +59,7 @@ def test_t2_a_keyed_table_whose_rows_all_change(house):
 
 
 @pytest.mark.also_on_s3
-def test_t3_deleted_rows_are_gone_for_others_too(house):
+def test_other_engines_read_no_deleted_row(house):
     table = house.table("t", "id BIGINT, n INT", primary_key=["id"], buckets=2)
     table.upsert([{"id": i, "n": i} for i in range(20)])
     house.tier(table)
@@ -68,7 +68,7 @@ def test_t3_deleted_rows_are_gone_for_others_too(house):
     house.agree(table, [{"id": i, "n": i} for i in range(1, 20, 2)])
 
 
-def test_t4_three_partitions_one_of_them_made_between_rounds(house):
+def test_a_partition_made_between_rounds_is_tiered(house):
     table = house.table("t", "id BIGINT, d STRING", partition_by=["d"], buckets=2, properties={"bucket.key": "id"})
     table.append([{"id": i, "d": "ab"[i % 2]} for i in range(10)])
     house.tier(table)
@@ -92,7 +92,7 @@ def killed_after(house: House, table: Table) -> Callable[[Any], Any]:
 
 
 @pytest.mark.also_on_s3
-def test_t5_killed_when_files_are_written_and_nothing_is_committed(house, table):
+def test_no_row_is_lost_if_a_tierer_is_killed_before_its_commit(house, table):
     table.append(plain(0, 5))
     house.tier(table)
     table.append(plain(5, 5))
@@ -107,7 +107,7 @@ def test_t5_killed_when_files_are_written_and_nothing_is_committed(house, table)
     assert again.open_lake().remove_orphans() == []
 
 
-def test_t6_killed_when_the_lake_is_committed_and_the_log_does_not_know(house, table, monkeypatch):
+def test_a_tierer_killed_before_its_record_is_completed_by_the_next(house, table, monkeypatch):
     table.append(plain(0, 5))
 
     def killed(*_args, **_options):
@@ -126,7 +126,7 @@ def test_t6_killed_when_the_lake_is_committed_and_the_log_does_not_know(house, t
 
 
 @pytest.mark.also_on_s3
-def test_t7_two_services_at_once(house, table):
+def test_two_services_tier_each_row_once(house, table):
     for number in range(4):
         table.append(plain(10 * number, 10))
         others = [house.other_process().table("t") for _ in range(2)]
@@ -136,7 +136,7 @@ def test_t7_two_services_at_once(house, table):
     house.agree(table, plain(0, 40))
 
 
-def test_t9_a_round_whose_changes_cancel_out_moves_the_offsets(house):
+def test_a_round_whose_changes_cancel_out_moves_the_offsets(house):
     table = house.table("t", "id BIGINT, n INT", primary_key=["id"])
     table.upsert([{"id": 1, "n": 1}])
     house.tier(table)
@@ -148,7 +148,7 @@ def test_t9_a_round_whose_changes_cancel_out_moves_the_offsets(house):
     house.agree(table, [{"id": 1, "n": 1}])
 
 
-def test_t10_tasks_that_fail_twice(house, table):
+def test_a_round_succeeds_after_its_tasks_failed_twice(house, table):
     table.append(plain(0, 5))
     failures = [StorageError("first"), StorageError("second")]
 
@@ -166,7 +166,7 @@ def test_t10_tasks_that_fail_twice(house, table):
     house.agree(table, plain(0, 5))
 
 
-def test_t11_a_long_downtime_is_caught_up_in_steps(house, table):
+def test_a_long_downtime_is_caught_up_in_steps(house, table):
     for number in range(6):
         table.append(plain(1000 * number, 1000))
     report = house.tier(table, bytes_per_bucket_max=1)
@@ -174,7 +174,7 @@ def test_t11_a_long_downtime_is_caught_up_in_steps(house, table):
     house.agree(table, [row for number in range(6) for row in plain(1000 * number, 1000)])
 
 
-def test_t12_rows_outlive_their_time_until_they_are_tiered(house):
+def test_rows_outlive_their_time_to_live_until_they_are_tiered(house):
     table = house.table("t", PLAIN, properties={"table.log.ttl": "1s"})
     table.append(plain(0, 5))
     house.age()
@@ -186,7 +186,7 @@ def test_t12_rows_outlive_their_time_until_they_are_tiered(house):
 
 
 @pytest.mark.also_on_s3
-def test_t13_small_files_become_few(house):
+def test_small_files_are_compacted_into_few(house):
     table = house.table("t", PLAIN, properties={"table.datalake.auto-compaction": "true"})
     for number in range(8):
         table.append(plain(number, 1))
@@ -197,7 +197,7 @@ def test_t13_small_files_become_few(house):
     house.agree(table, plain(0, 8))
 
 
-def test_t13_a_round_that_lands_while_files_are_merged(house):
+def test_a_round_during_a_compaction_loses_no_row(house):
     table = house.table("t", PLAIN)
     for number in range(8):
         table.append(plain(number, 1))
@@ -217,7 +217,7 @@ def test_t13_a_round_that_lands_while_files_are_merged(house):
 
 
 @pytest.mark.also_on_s3
-def test_t14_expiry_keeps_what_tiering_goes_on_from(house, table):
+def test_expiry_keeps_the_snapshot_that_tiering_continues_from(house, table):
     for number in range(5):
         table.append(plain(number, 1))
         house.tier(table)
@@ -230,7 +230,7 @@ def test_t14_expiry_keeps_what_tiering_goes_on_from(house, table):
     house.agree(table, plain(0, 6))
 
 
-def test_t15_a_lake_table_of_another_table_is_refused(house, table):
+def test_a_lake_of_another_table_is_rejected(house, table):
     table.append(plain(0, 1))
     house.tier(table)
     other = house.table("u", "x DOUBLE")
@@ -242,7 +242,7 @@ def test_t15_a_lake_table_of_another_table_is_refused(house, table):
     house.agree(table, plain(0, 1))
 
 
-def test_t16_a_lake_that_is_enabled_later_gets_all_rows(house):
+def test_a_lake_that_is_enabled_later_gets_all_rows(house):
     table = house.table("t", PLAIN, properties={"table.datalake.enabled": "false"})
     table.append(plain(0, 5))
     with pytest.raises(StreamhouseError, match="has no lake"):

@@ -106,7 +106,7 @@ def small_table(damaged: Damaged, *, codec: str = "none", objects: bool = False,
         properties = {"table.datalake.enabled": "false", "table.log.arrow.compression.type": codec}
         table = warehouse.create_table(NAME, ROWS.schema, properties=properties)
         if objects:
-            table.stager()._inline_bytes_max = 0
+            table.log_writer.stager()._inline_bytes_max = 0
         table.append(ROWS.slice(0, 30))
         table.append(ROWS.slice(30))
     return ROWS
@@ -118,7 +118,7 @@ def wide_table(damaged: Damaged) -> pa.Table:
     with mock.patch.object(segment, "BLOCK_BYTES_MIN", 64):
         warehouse = Warehouse(damaged.storage.url, storage=damaged.storage)
         table = warehouse.create_table(NAME, rows.schema, properties={"table.datalake.enabled": "false"})
-        table.stager()._inline_bytes_max = 0
+        table.log_writer.stager()._inline_bytes_max = 0
         table.append(rows)
     return rows
 
@@ -137,7 +137,7 @@ def with_floor(damaged: Damaged) -> None:
     """Give the table two checkpoints and a floor below them, above its first records."""
     table = damaged.open()
     table.log.checkpoint(table.refresh())
-    with mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 1):
+    with mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 1):
         table.maintain()
 
 

@@ -15,9 +15,10 @@ from streamhouse_spark import (
     Warehouse,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.core.paths import WAREHOUSE_KEY
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.log.compaction import plan_inline_merge
 from streamhouse_spark.log.segments import reader
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 KINDS = ["memory", pytest.param("local", marks=pytest.mark.long)]
 
@@ -29,7 +30,7 @@ def report(what: str, counts: dict[str, int]) -> None:
 @pytest.mark.parametrize("columns", [None, ["id"]], ids=["all", "one"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_segment(kind, codec, columns, tmp_path):
+def test_a_damaged_segment_is_an_error_or_reads_unchanged(kind, codec, columns, tmp_path):
     damaged = damage.new_storage(kind, tmp_path)
     rows = damage.small_table(damaged, codec=codec, objects=True)
     damaged.live = damaged.open()
@@ -64,7 +65,7 @@ def test_metadata_behind_a_wide_schema_is_verified_before_arrow_reads_it(tmp_pat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("objects", [False, True], ids=["inline", "objects"])
-def test_commit_record(kind, objects, tmp_path):
+def test_a_damaged_commit_record_is_an_error(kind, objects, tmp_path):
     damaged = damage.new_storage(kind, tmp_path)
     rows = damage.small_table(damaged, objects=objects)
     for key in damaged.keys("/commits/")[: 3 if kind == "memory" else 2]:
@@ -75,7 +76,7 @@ def test_commit_record(kind, objects, tmp_path):
         assert set(counts) <= {"CorruptDataError", "FormatVersionError"}, "a record is either whole or an error"
 
 
-def test_manifest(tmp_path):
+def test_a_damaged_manifest_is_corrupt_data(tmp_path):
     damaged = damage.new_storage("memory", tmp_path)
     rows = damage.small_table(damaged, manifests=True)
     for key in damaged.keys("/manifests/"):
@@ -110,7 +111,7 @@ def with_records_cleaned(tmp_path) -> tuple[damage.Damaged, pa.Table]:
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.long
-def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
+def test_damage_to_one_of_two_checkpoints_loses_no_row(which, tmp_path):
     damaged, rows = with_records_cleaned(tmp_path)
     keys = damaged.keys("/checkpoints/0")
     assert len(keys) == 2
@@ -120,7 +121,7 @@ def test_one_of_the_checkpoints_above_a_floor(which, tmp_path):
 
 
 @pytest.mark.long
-def test_the_last_checkpoint_above_a_floor(tmp_path):
+def test_a_damaged_last_checkpoint_above_a_floor_is_an_error(tmp_path):
     """The records below it are gone, so there is nothing to fall back on: an error, not an empty table."""
     damaged, rows = with_records_cleaned(tmp_path)
     older, newest = damaged.keys("/checkpoints/0")
@@ -131,7 +132,7 @@ def test_the_last_checkpoint_above_a_floor(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["/floors/", "/names/", WAREHOUSE_KEY])
-def test_small_files(part, tmp_path):
+def test_damaged_small_files_of_the_log_are_errors(part, tmp_path):
     damaged = damage.new_storage("memory", tmp_path)
     rows = damage.small_table(damaged)
     damage.with_floor(damaged)
@@ -238,11 +239,11 @@ def test_merging_verifies_what_it_merges(tmp_path):
     whole = damaged.storage.read(key)
     damaged.replace(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptDataError):
-        table.merge_inline()
+        merge_inline(table)
     assert not damaged.keys("/segments/")
 
 
-def test_lake_file(tmp_path):
+def test_a_damaged_lake_file_is_an_error_or_reads_unchanged(tmp_path):
     damaged = damage.new_storage("local", tmp_path)
     rows = damage.tiered_table(damaged)
     damaged.live = damaged.open()

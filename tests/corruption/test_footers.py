@@ -106,7 +106,7 @@ def test_every_bit_of_files_of_rounds_and_of_deletes(lake_format, keyed):
 
 
 @pytest.mark.parametrize(("lake_format", "keyed"), SHAPES)
-def test_every_bit_of_a_compacted_file(lake_format, keyed):
+def test_every_flipped_bit_of_a_compacted_file_is_detected(lake_format, keyed):
     table = tiered(MemoryStorage(), lake_format, keyed=keyed, rounds=6)
     before = set(files_of(table))
     with (
@@ -214,7 +214,7 @@ def test_other_engines_read_the_files(lake_format, keyed, tmp_path):
     if lake_format == "paimon":
         found = read_by_pypaimon(storage, "sales.orders")
     else:
-        found = table.open_lake().place.load().scan().to_arrow()
+        found = table.open_lake().binding.load().scan().to_arrow()
     assert sorted(found["id"].to_pylist()) == expected
     for location in files_of(table):
         (count,) = duckdb.sql(f"SELECT count(*) FROM read_parquet('{location}')").fetchone()

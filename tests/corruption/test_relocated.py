@@ -86,7 +86,7 @@ def run(verb: str, storage: MemoryStorage) -> None:
 @LAKES
 @VERBS
 @KEYED
-def test_what_the_verb_wrote(verb, lake, keyed):
+def test_damage_to_each_file_that_a_relocation_wrote_is_detected(verb, lake, keyed):
     """Each file that it wrote is damaged in turn."""
     made = filled(lake, keyed=keyed)
     storage = at(made, "first" if verb == "retier" else "second")

@@ -15,10 +15,11 @@ from faults.history import BATCH_IDS, History, Told, added_value, number_of, tex
 from faults.ledger import Extent, Ledger, read_ids
 from faults.sim import sim_world
 from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import ObjectNotFoundError
-from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_floor, read_latest_checkpoint
+from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_latest_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.low_watermark import read_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments.reader import verify_segment
@@ -159,9 +160,9 @@ def check_checkpoints(storage: Storage, table_uuid: str) -> None:
 def first_record(storage: Storage, table_uuid: str) -> int:
     """The lowest record number that counts: the newest floor, or 1."""
     floor, index = 1, 1
-    while (found := read_floor(storage, table_uuid, index)) is not None:
-        assert found.floor >= floor, f"floor {index} went back from {floor} to {found.floor}"
-        floor, index = found.floor, index + 1
+    while (found := read_low_watermark(storage, table_uuid, index)) is not None:
+        assert found.number >= floor, f"floor {index} went back from {floor} to {found.number}"
+        floor, index = found.number, index + 1
     return floor
 
 

@@ -320,3 +320,46 @@ def sweep(
                     continue
                 states.add(state)
             yield Attempt(op, fault, storage.inner, raised)
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One run of a scenario with a rival before one storage call. ``store`` is what both leave."""
+
+    op: Op
+    store: MemoryStorage
+    raised: StreamhouseError | None
+
+    def require_success(self, *expected: type[StreamhouseError]) -> None:
+        """Raise the error of the scenario, unless it is an expected one."""
+        if self.raised is not None and not isinstance(self.raised, expected):
+            raise self.raised
+
+
+def race(
+    new_store: Callable[[], MemoryStorage],
+    scenario: Callable[[FaultyStorage], object],
+    rival: Callable[[MemoryStorage], object],
+    *,
+    share: Share = WHOLE,
+) -> Iterator[Race]:
+    """Run ``scenario`` once per storage call, with ``rival`` right before that call, each time on a new store.
+
+    The calls are those of a run without a rival; ``share`` takes some of them.
+    """
+    probe = FaultyStorage(new_store())
+    scenario(probe)
+    for met in (number for number in range(len(probe.trace)) if number in share):
+        store = new_store()
+
+        def plan(number: int, _method: str, _key: str, met: int = met, store: MemoryStorage = store) -> None:
+            if number == met:
+                rival(store)
+
+        storage = FaultyStorage(store, plan)
+        raised: StreamhouseError | None = None
+        try:
+            scenario(storage)
+        except StreamhouseError as error:
+            raised = error
+        yield Race(storage.trace[met], store, raised)

@@ -58,7 +58,7 @@ class Ledger:
 
     def observe(self) -> TableState:
         """Read on. Raises `AssertionError` when the past changed or offsets are not dense."""
-        self._log.refresh_floor()
+        self._log.refresh_low_watermark()
         self._read_what_was_truncated()
         state = self._state = self._log.refresh()
         self._read(state)

@@ -23,8 +23,8 @@ from kit.lake_rows import lake_rows
 from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.core.types import StreamBatch
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, plain_root
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.frame_schema import merge_columns
 from streamhouse_spark.errors import (
@@ -44,6 +44,7 @@ from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"
@@ -404,10 +405,10 @@ class MergeSmall(Scenario):
         run.append(num_rows=4, row_chars=LARGE)
 
     def work(self, run: Run) -> None:
-        run.open().merge_small()
+        merge_small(run.open())
 
     def recover(self, run: Run) -> None:
-        run.open().merge_small()
+        merge_small(run.open())
         run.append()
 
 
@@ -455,7 +456,7 @@ class Clean(Scenario):
     @contextmanager
     def limits(self) -> Iterator[None]:
         with (
-            mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
+            mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 2),
             mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),
             mock.patch.object(record, "RECORD_BYTES_MAX", 2000),
         ):
@@ -467,7 +468,7 @@ class Clean(Scenario):
             run.append()
         run.append(num_rows=4, row_chars=LARGE)
         run.append(num_rows=50)
-        table.stager().stage(Batch(900, 4, LARGE).rows())  # staged by a process that died: an orphan
+        table.log_writer.stager().stage(Batch(900, 4, LARGE).rows())  # staged by a process that died: an orphan
         table.maintain()
         run.clock.advance(25 * HOUR_MS)
         run.append()
@@ -511,7 +512,7 @@ class CleanShared(Clean):
         table = run.create(properties={"table.log.ttl": "40h"})
         for _ in range(2):
             run.append(num_rows=8, row_chars=LARGE)
-        table.merge_small()
+        merge_small(table)
         run.append(num_rows=8, row_chars=LARGE)
         run.clock.advance(25 * HOUR_MS)
         run.append(num_rows=8, row_chars=LARGE)
@@ -575,7 +576,7 @@ class ReadWhileWriting(Scenario):
             if action == "append":
                 run.history.append(writer, run.history.new_batch())
             elif action == "merge":
-                writer.merge_inline()
+                merge_inline(writer)
             run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
 
     def recover(self, run: Run) -> None:
@@ -930,7 +931,7 @@ class CompactLake(TierFirst):
         assert lake.compact().files_removed
         lake.expire(keep_last=1, keep_ms=0)
         lake.remove_orphans()
-        if (files := lake.capabilities.rearrangeable) is not None:
+        if (files := lake.capabilities.rewritable) is not None:
             files.prune_metadata()
 
     def recover(self, run: Run) -> None:

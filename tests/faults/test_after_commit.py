@@ -91,7 +91,7 @@ KEYED_VERBS = {
 
 
 @pytest.mark.parametrize("verb", LOG_VERBS)
-def test_log_tables(spoiled, verb):
+def test_log_table_verbs_succeed_if_calls_after_their_commit_fail(spoiled, verb):
     table = log_table(spoiled)
     before = table.refresh().version
     spoiled.run(is_record, lambda: LOG_VERBS[verb](table))
@@ -101,7 +101,7 @@ def test_log_tables(spoiled, verb):
 
 
 @pytest.mark.parametrize("verb", KEYED_VERBS)
-def test_keyed_tables(spoiled, verb):
+def test_keyed_table_verbs_succeed_if_calls_after_their_commit_fail(spoiled, verb):
     table = keyed_table(spoiled)
     before = table.refresh().version
     spoiled.run(is_record, lambda: KEYED_VERBS[verb](table))
@@ -113,21 +113,21 @@ def test_keyed_tables(spoiled, verb):
     assert table.lookup(keys)["_found"].to_pylist() == [True] * len(rows)
 
 
-def test_creating_a_table(spoiled):
+def test_a_table_is_created_if_calls_after_its_pointer_fail(spoiled):
     log_table(spoiled)
     made = spoiled.run(is_pointer, lambda: spoiled.warehouse.create_table("other", "id INT", properties=PLAIN))
     made.append([{"id": 1}])
     assert spoiled.warehouse.table("other").to_arrow()["id"].to_pylist() == [1]
 
 
-def test_dropping_a_table(spoiled):
+def test_a_table_is_dropped_if_calls_after_its_record_fail(spoiled):
     log_table(spoiled)
     assert spoiled.run(is_record, lambda: spoiled.warehouse.drop_table("t"))
     assert not spoiled.warehouse.exists("t")
     spoiled.warehouse.create_table("t", "id INT", properties=PLAIN)
 
 
-def test_renaming_a_table(spoiled):
+def test_a_table_is_renamed_if_calls_after_its_record_fail(spoiled):
     log_table(spoiled)
     spoiled.run(is_record, lambda: spoiled.warehouse.rename_table("t", "u"))
     assert spoiled.warehouse.table("u").to_arrow()["id"].to_pylist() == [1]
@@ -135,7 +135,7 @@ def test_renaming_a_table(spoiled):
     spoiled.warehouse.create_table("t", "id INT", properties=PLAIN)
 
 
-def test_bringing_a_table_back(spoiled):
+def test_a_table_is_undropped_if_calls_after_its_record_fail(spoiled):
     log_table(spoiled)
     spoiled.warehouse.drop_table("t")
     back = spoiled.run(is_record, lambda: spoiled.warehouse.undrop_table("t"))

@@ -10,7 +10,7 @@ import pytest
 from faults.faulty_storage import sweep
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CorruptDataError, Table, Warehouse
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
@@ -126,7 +126,7 @@ class TestPlantedBugs:
         assert feed(on_host(storage, 4)) != sorted([*FEED, (50, 0, "insert")])
 
 
-def test_two_rounds_at_once(on_host, monkeypatch):
+def test_the_slower_of_two_archive_rounds_changes_nothing(on_host, monkeypatch):
     """The one that is slower changes nothing."""
     storage, really = new_store(), maintenance._commit
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from faults.faulty_storage import Fault, FaultyStorage, RecordedStore, sweep
+from faults.faulty_storage import Fault, RecordedStore, race, sweep
 from faults.test_clone_calls import ROWS, add, clean, opened, stored_table
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
-from streamhouse_spark.log import idempotency
+from streamhouse_spark.log import commit_validation
 from streamhouse_spark.log.gc import dropped_tables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -128,15 +128,15 @@ def test_there_is_the_whole_branch_or_none(plain, share):
     assert outcomes
 
 
+def publish(storage: Storage) -> None:
+    opened(storage, 3).table("t").fast_forward("b")
+
+
 def published(start: MemoryStorage, share, faults=tuple(Fault)) -> set[bool]:
     """Publish with a fault at each call: returns whether it was published, of each attempt."""
-
-    def run(storage: Storage) -> None:
-        opened(storage, 3).table("t").fast_forward("b")
-
     outcomes = set()
     for attempt in sweep(
-        partial(new_host, start), run, share=share, faults=faults, each_state_once=is_log_table(start)
+        partial(new_host, start), publish, share=share, faults=faults, each_state_once=is_log_table(start)
     ):
         storage, seeds = attempt.store, partial(next, count(100))
         table = opened(storage, seeds()).table("t")
@@ -190,25 +190,17 @@ def a_writer_before_each_call(start: MemoryStorage, share) -> None:
     published.
     """
 
-    def at(met: int, acknowledged: list[bool], storage: MemoryStorage, number: int, *_: str) -> None:
-        if number == met:
-            with suppress(StreamhouseError):
-                add(opened(storage, 60).table("t$branch_b"), [50])
-                acknowledged.append(True)
+    acknowledged: list[bool] = []
 
-    def publish(met: int) -> tuple[MemoryStorage, FaultyStorage, list[bool]]:
-        storage, acknowledged = new_host(start), list[bool]()
-        faulty = FaultyStorage(storage, partial(at, met, acknowledged, storage))
-        opened(faulty, 3).table("t").fast_forward("b")
-        return storage, faulty, acknowledged
+    def write(storage: Storage) -> None:
+        with suppress(StreamhouseError):
+            add(opened(storage, 60).table("t$branch_b"), [50])
+            acknowledged.append(True)
 
-    _, undisturbed, _ = publish(-1)
-    for met in range(len(undisturbed.trace)):
-        if met not in share:
-            continue
-        storage, faulty, acknowledged = publish(met)
-        rows = ids(opened(storage, 90).table("t"))
-        assert rows == ([*CHANGED, 50] if acknowledged else CHANGED), faulty.trace[met]
+    for met in race(partial(new_host, start), publish, write, share=share):
+        met.require_success()
+        assert ids(opened(met.store, 90).table("t")) == ([*CHANGED, 50] if acknowledged else CHANGED), met.op
+        acknowledged.clear()
 
 
 @pytest.mark.sampled(80)
@@ -222,30 +214,14 @@ def others_before_each_call(
     """Let others change the table before a storage call of a publication, which adds all changes behind these or
     nothing. Returns whether it did, of each.
     """
-    found = set()
-
-    def at(met: int, storage: MemoryStorage, number: int, *_: str) -> None:
-        if number == met:
-            others(opened(storage, 60).table("t"))
-
-    def publish(met: int) -> tuple[MemoryStorage, FaultyStorage, bool]:
-        storage = new_host(start)
-        faulty = FaultyStorage(storage, partial(at, met, storage))
-        with suppress(StreamhouseError):
-            opened(faulty, 3).table("t").fast_forward("b")
-            return storage, faulty, True
-        return storage, faulty, False
-
-    _, undisturbed, _ = publish(-1)
-    for met in range(len(undisturbed.trace)):
-        if met not in share:
-            continue
-        storage, faulty, is_published = publish(met)
-        rows = ids(opened(storage, 90).table("t"))
-        assert rows in ([*CHANGED, 50], expected), faulty.trace[met]
-        assert is_published == (50 in rows and 9 in rows), faulty.trace[met]
-        found.add(is_published)
-    return found
+    outcomes = set()
+    change_table = lambda storage: others(opened(storage, 60).table("t"))  # noqa: E731
+    for met in race(partial(new_host, start), publish, change_table, share=share):
+        rows, is_published = ids(opened(met.store, 90).table("t")), met.raised is None
+        assert rows in ([*CHANGED, 50], expected), met.op
+        assert is_published == (50 in rows and 9 in rows), met.op
+        outcomes.add(is_published)
+    return outcomes
 
 
 @pytest.mark.sampled(80)
@@ -270,7 +246,7 @@ class TestPlantedBugs:
             a_writer_before_each_call(planted, self.EACH)
 
     def test_a_seal_that_writers_do_not_see(self, planted, monkeypatch):
-        monkeypatch.setattr(idempotency.act, "moves_rows", lambda _: False)
+        monkeypatch.setattr(commit_validation.act, "moves_rows", lambda _: False)
         with pytest.raises((StreamhouseError, AssertionError)):
             a_writer_before_each_call(planted, self.EACH)
 
@@ -297,7 +273,7 @@ class TestPlantedBugs:
         start = stored_table("tiered")
         storage = new_host(start)
         monkeypatch.setattr(
-            branches, "Tag", lambda name, version, uuid, _lake: idempotency.act.Tag(name, version, uuid)
+            branches, "Tag", lambda name, version, uuid, _lake: commit_validation.act.Tag(name, version, uuid)
         )
         opened(storage, 3).table("t").create_branch("b")
         table = opened(storage, 4).table("t")

@@ -5,13 +5,12 @@ whole clone or none, the table loses nothing, and what an unfinished clone left 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import count
 
 import pytest
 
-from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
+from faults.faulty_storage import RecordedStore, clock_of, race, sweep
 from faults.share import Share
 from faults.sim import sim_world
 from kit.rows import ids
@@ -98,11 +97,12 @@ def check(storage: Storage, *, is_told: bool | None = None) -> bool:
     return is_there
 
 
+def clone(storage: Storage) -> None:
+    opened(storage, 3).clone_table("t", "c")
+
+
 @pytest.mark.sampled(80)
 def test_there_is_the_whole_clone_or_none(start, share):
-    def clone(storage: Storage) -> None:
-        opened(storage, 3).clone_table("t", "c")
-
     found = [
         check(attempt.store, is_told=None if attempt.raised else True)
         for attempt in sweep(start, clone, share=share, each_state_once=True)
@@ -112,42 +112,29 @@ def test_there_is_the_whole_clone_or_none(start, share):
 
 def others_before_each_call(start: MemoryStorage, share: Share) -> set[bool]:
     """Let others empty the table and take away what nobody needs, before a storage call of a clone."""
-    found = set()
+    outcomes = set()
 
-    def at(met: int, storage: MemoryStorage, number: int, _method: str, _key: str) -> None:
-        if number == met:
-            seeds = partial(next, count(50))
-            table = opened(storage, seeds()).table("t")
-            table.truncate()
-            if table.has_lake:
-                tier(table)
-            clean(storage, seeds, "t")
+    def empty(storage: MemoryStorage) -> None:
+        seeds = partial(next, count(50))
+        table = opened(storage, seeds()).table("t")
+        table.truncate()
+        if table.has_lake:
+            tier(table)
+        clean(storage, seeds, "t")
 
-    def clone(met: int) -> tuple[MemoryStorage, FaultyStorage, bool]:
-        storage = RecordedStore(start).copy()
-        faulty = FaultyStorage(storage, partial(at, met, storage))
-        with suppress(StreamhouseError):
-            opened(faulty, 3).clone_table("t", "c")
-            return storage, faulty, True
-        return storage, faulty, False
-
-    _, undisturbed, _ = clone(-1)
-    for met in range(len(undisturbed.trace)):
-        if met not in share:
-            continue
-        storage, faulty, is_cloned = clone(met)
-        warehouse = opened(storage, 90)
-        assert warehouse.exists("c") or not is_cloned
-        if warehouse.exists("c"):
-            clean(storage, partial(next, count(200)), "t", "c")
-            rows = ids(opened(storage, 91).table("c"))
-            assert rows in (ROWS, []), faulty.trace[met]  # the version before, or the one behind
-            found.add(rows == ROWS)
-    return found
+    for met in race(RecordedStore(start).copy, clone, empty, share=share):
+        is_there = opened(met.store, 90).exists("c")
+        assert is_there or met.raised is not None
+        if is_there:
+            clean(met.store, partial(next, count(200)), "t", "c")
+            rows = ids(opened(met.store, 91).table("c"))
+            assert rows in (ROWS, []), met.op  # the version before, or the one behind
+            outcomes.add(rows == ROWS)
+    return outcomes
 
 
 @pytest.mark.sampled(80)
-def test_a_table_that_others_empty_and_clean_meanwhile(start, share):
+def test_a_clone_is_whole_if_its_source_is_emptied_and_cleaned_meanwhile(start, share):
     others_before_each_call(start, share)
 
 

@@ -59,7 +59,7 @@ def named(table: Table) -> list[int]:
         pytest.param(True, tuple(Fault), "paimon", id="Paimon, written again, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_a_log_table(is_cut, faults, lake, share):
+def test_a_partition_of_a_log_table_is_dropped_whole_or_not_at_all(is_cut, faults, lake, share):
     start = MemoryStorage(sim_world())
     Warehouse("wh", storage=start, world=sim_world(1)).create_table(
         "t", "id INT, day DATE", partition_by=["day"], properties={"table.datalake.format": lake}
@@ -117,7 +117,7 @@ def test_a_log_table(is_cut, faults, lake, share):
         pytest.param(False, tuple(Fault), id="objects, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_a_table_with_a_primary_key(is_inline, faults, own_cache, monkeypatch, share):
+def test_a_partition_of_a_keyed_table_is_dropped_whole_or_not_at_all(is_inline, faults, own_cache, monkeypatch, share):
     if not is_inline:
         monkeypatch.setattr(partition_overwrite, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(partition_overwrite, "SEGMENT_BYTES", 1)

@@ -26,7 +26,7 @@ COMMIT_PATH = tuple(
     for module in [
         "commit_log",
         "group_commit",
-        "idempotency",
+        "commit_validation",
         "bootstrap",
         "checkpoint",
         "record",
@@ -34,12 +34,12 @@ COMMIT_PATH = tuple(
         "state",
         "transactions",
         "history",
-        "history_epochs",
+        "history_index",
         "low_watermark",
         "object_existence",
         "framing",
         "segment",
-        "delete_vectors",
+        "deletion_vectors",
     ]
 )
 STEPS_OF = (
@@ -96,7 +96,7 @@ def test_they_are_one_record_and_the_refused_are_none_of_it():
     run.check()
 
 
-def test_the_same_transaction_twice():
+def test_a_transaction_in_two_calls_of_a_group_is_stored_once():
     run = the_same_transaction_twice()
     assert num_attempts(run) == [1, 2]
 
@@ -146,7 +146,7 @@ def interrupted(base: Run, thread: int, at: int | None, order: tuple[int, ...]) 
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize(("thread", "order"), [(0, (0, 1, 2)), (1, (0, 1, 2)), (1, (0, 2, 1)), (2, (2, 0, 1))], ids=str)
-def test_an_interrupt_at_every_step(thread, order, share):
+def test_an_interrupt_at_every_step_loses_and_doubles_no_row(thread, order, share):
     base = Run()
     base.create()
     base.append()
@@ -171,7 +171,7 @@ def test_an_interrupt_at_every_step(thread, order, share):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_child_inherits_no_waiting_calls(tmp_path):
+def test_a_forked_child_does_not_inherit_waiting_calls(tmp_path):
     """A process forks while three calls wait and a thread holds the log: the child writes its own rows alone."""
     run = Run(directory=tmp_path / "warehouse")
     run.create()

@@ -144,7 +144,7 @@ def test_a_writer_that_others_are_always_ahead_of_gives_up(monkeypatch):
 class TestPlantedBugs:
     """Mistakes that the checks here have to find."""
 
-    def test_a_range_that_another_began_meanwhile(self, monkeypatch):
+    def test_a_reused_range_of_another_writer_is_detected(self, monkeypatch):
         def careless(ranges, first, count):
             transaction = Transaction(ranges._identity.app_id, first + count)
             return ranges._log.commit(lambda *_: (Append((), ()),), transaction=transaction).duplicate_of is None
@@ -157,7 +157,7 @@ class TestPlantedBugs:
         table = opened(new_store(), 2)
         for v in range(4):
             table.append([{"v": v}])
-        numbers = table._log_writer.identity_ranges(table.state)
+        numbers = table.log_writer.identity_ranges(table.state)
         ahead = (numbers._first, numbers._end)
         assert ahead[0] < ahead[1]
         numbers.renew_in_child()

@@ -40,7 +40,7 @@ def test_another_process_between_calls_of_tiering(work, between, share):
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("work", ["append inline", "append objects", "merge", "maintain"])
-def test_a_table_dropped_and_created_again_between_any_two_calls(work, share):
+def test_no_row_reaches_a_table_that_was_recreated_between_any_two_calls(work, share):
     with il.small_limits():
         base = il.base_for(work)
         old_ids = sorted(base.observe().all_ids())
@@ -78,7 +78,7 @@ def test_the_same_transaction_from_two_drivers_is_stored_once(slow_commit_ms):
         run.check()
 
 
-def test_two_processes_create_one_table():
+def test_of_two_processes_that_create_a_table_one_succeeds():
     base = Run()
     for at in range(il.calls_of(base, lambda run: run.create())):
         run, error = il.run_interleaved(base, lambda run: run.create(), il.rival_creates, at)

@@ -73,7 +73,7 @@ def rows(table):
 @pytest.mark.parametrize(
     ("inline", "snapshot"), [(True, True), (False, False)], ids=["inline, by a snapshot", "objects, by the log"]
 )
-def test_writing(hosts, inline, snapshot, monkeypatch, share):
+def test_a_partial_update_is_stored_once_despite_any_fault(hosts, inline, snapshot, monkeypatch, share):
     if not inline:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
     outcomes = check_partial_update(hosts, share, snapshot=snapshot)
@@ -111,7 +111,7 @@ def check_partial_update(hosts, share: Share, *, snapshot: bool) -> Counter[tupl
 
 @pytest.mark.sampled(7)
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, share):
+def test_blind_upserts_are_stored_once_whichever_call_fails(hosts, inline, monkeypatch, share):
     """The same, without rows before; another writer is faster once, and its rows stand before these."""
     if not inline:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
@@ -142,7 +142,7 @@ def test_writing_over_rows_that_nobody_looked_at(hosts, inline, monkeypatch, sha
 
 
 @pytest.mark.sampled(26)
-def test_maintaining(hosts, share):
+def test_maintenance_loses_no_row_or_key_despite_any_fault(hosts, share):
     """Snapshots are published, the log is trimmed up to them, and files go: no row and no key is ever lost."""
 
     def work(storage):

@@ -120,7 +120,7 @@ class KeyedInterrupts(Interrupts):
 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize(("thread", "order"), [(0, (0, 1, 2)), (1, (0, 2, 1))], ids=str)
-def test_an_interrupt_at_every_step(thread, order, share):
+def test_an_interrupt_at_every_step_loses_and_doubles_no_keyed_change(thread, order, share):
     def run(at):
         table = keyed_groups.started("interrupted")
         interrupts, calls = KeyedInterrupts(at), each(table)

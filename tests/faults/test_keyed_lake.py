@@ -81,7 +81,7 @@ def in_lake(lake_format: LakeFormat, storage: Storage, seed: int) -> list[tuple]
 
 
 @pytest.mark.sampled(18)
-def test_a_round(lake_format, share):
+def test_a_failed_keyed_round_leaves_the_lake_before_or_after_it(lake_format, share):
     _, held, rows = prepared(lake_format)
 
     def check(store: Storage) -> None:
@@ -98,7 +98,7 @@ def test_a_round(lake_format, share):
 
 
 @pytest.mark.sampled(18)
-def test_a_compaction(lake_format, monkeypatch, share):
+def test_a_failed_keyed_compaction_keeps_the_rows_of_the_lake(lake_format, monkeypatch, share):
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
     _, held, rows = prepared(lake_format)
 
@@ -121,7 +121,7 @@ def test_a_compaction(lake_format, monkeypatch, share):
 
 
 @pytest.mark.sampled(18)
-def test_a_rival_in_the_middle_of_a_round(lake_format, monkeypatch, share):
+def test_a_keyed_round_survives_a_rival_at_every_second_call(lake_format, monkeypatch, share):
     """Another process tiers, compacts and expires meanwhile, at every second call."""
     monkeypatch.setattr(iceberg_compact_keyed, "SMALL_FILES_MIN", 2)
     calls = 0

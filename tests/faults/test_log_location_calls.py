@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from faults.two_stores import HOT, two_stores
 from streamhouse_spark import StreamhouseError, TableExistsError, Warehouse, relocate
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import location_key, owner_key
+from streamhouse_spark.core.warehouse_layout import location_key, owner_key
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -52,7 +52,7 @@ def require_apart(store: Storage) -> None:
         assert location_key(uuid) in of_tables
 
 
-def test_create():
+def test_a_failed_creation_leaves_no_log_of_an_unnamed_table_in_use():
     started = 0
     for attempt in sweep(MemoryStorage(sim_world()), lambda store: create(opened(store, 1))):
         started += 1
@@ -85,7 +85,7 @@ def test_what_a_crash_of_create_leaves_is_cleaned():
         assert named or left <= {"owner.json", "floors"}, (attempt, left)
 
 
-def test_drop():
+def test_a_failed_drop_elsewhere_is_completed_by_the_next_one():
     for attempt in sweep(made(1, 2), lambda store: opened(store, 2).drop_table(NAME), each_state_once=True):
         require_apart(attempt.store)
         wh = opened(attempt.store, 3)
@@ -108,7 +108,7 @@ def test_append_after_a_lost_answer_is_there_once():
 
 
 @pytest.mark.parametrize("copy", [False, True])
-def test_relocate(copy):
+def test_a_failed_relocation_never_changes_the_log_of_the_original(copy):
     """The original's log is never changed by a copy, whatever fails; a moved warehouse ends up with its own."""
     base = made(1, 2)
     before = {key: data for key, data in base._objects.items() if key.startswith("hot/")}
@@ -122,7 +122,7 @@ def test_relocate(copy):
         try:
             relocated(attempt.store)
         except StreamhouseError as error:  # of one that was finished: it is at home
-            if not copy or "is no copy" not in str(error):
+            if not copy or "is not a copy" not in str(error):
                 raise
         wh = opened(attempt.store, 5, url="memory://cold/elsewhere")
         wh.table(NAME).append([{"id": 3}])

@@ -81,7 +81,7 @@ def require_told(table: Table, before: int, about: Any) -> None:
 
 
 @pytest.mark.sampled(4)
-def test_a_drop(made, share):
+def test_a_failed_drop_names_the_lost_rows_in_the_next_round(made, share):
     """Where the process dies, the next round names the rows, or says that nothing does."""
     drop = lambda storage: opened(storage, 3).drop_partition(EU)  # noqa: E731
     for attempt in swept(made, drop, share=share, methods=WHOLE, faults=FEW, each_state_once=True):
@@ -117,7 +117,7 @@ def wrong_changes(
 
 
 @pytest.mark.sampled(9)
-def test_changes(dropped, share):
+def test_changes_of_lost_rows_are_complete_or_an_error(dropped, share):
     shown: list[list[Any]] = []
 
     def read(storage: Storage) -> list[Any]:
@@ -134,7 +134,7 @@ def test_changes(dropped, share):
 
 
 @pytest.mark.sampled(3)
-def test_a_rollback_and_the_round_behind_it(dropped, share):
+def test_a_rollback_of_lost_rows_is_completed_by_its_round(dropped, share):
     def go_back(storage: Storage) -> None:
         opened(storage, 3).rollback_to_version(dropped.before)
 

@@ -49,14 +49,14 @@ def check(storage: Storage, numbers: list[int]) -> Table:
     for third in range(3):
         assert ids(table.to_arrow(filter=[("third", "=", third)])) == [n for n in numbers if n % 3 == third]
     assert ids(table.to_arrow(filter=[("id", ">=", 4)])) == [n for n in numbers if n >= 4]
-    lake = table.open_lake().place.require()
+    lake = table.open_lake().binding.require()
     names = [[field.name for field in spec.fields] for spec in lake.metadata.partition_specs]
     assert names in ([["third", "id_bucket"]], [["third", "id_bucket"], ["id_trunc", "id_bucket"]])
     return table
 
 
 @pytest.mark.sampled(9)
-def test_the_record(share):
+def test_a_failed_change_of_partitioning_happened_or_did_not(share):
     outcomes: Counter[tuple[str, bool]] = Counter()
     before = list(range(7))
     for attempt in sweep(
@@ -87,7 +87,7 @@ def test_the_record(share):
         pytest.param(tuple(Fault), id="all", marks=pytest.mark.soak),
     ],
 )
-def test_the_round_behind_it(share, faults):
+def test_the_round_after_a_change_of_partitioning_loses_no_row(share, faults):
     start = new_store()
     opened(start, 2).set_partitioning(NEW)
     outcomes: Counter[int] = Counter()
@@ -96,14 +96,14 @@ def test_the_round_behind_it(share, faults):
         for attempt in sweep(
             start, lambda storage: tier(opened(storage, 3)), share=share, faults=faults, each_state_once=True
         ):
-            lake = check(attempt.store, before).open_lake().place.require()
+            lake = check(attempt.store, before).open_lake().binding.require()
             assert lake.metadata.default_spec_id in ((0, 1) if attempt.raised else (1,)), attempt
             outcomes[lake.metadata.default_spec_id] += 1
             table = opened(attempt.store, 5)
             table.append(rows(7))
             tier(table)
             table = check(attempt.store, [*before, 7])
-            lake = table.open_lake().place.require()
+            lake = table.open_lake().binding.require()
             assert (lake.metadata.default_spec_id, len(lake.metadata.partition_specs)) == (1, 2), attempt
             assert ids(lake.scan().to_arrow()) == [*before, 7], attempt
             assert {task.file.spec_id for task in lake.scan().plan_files()} == {0, 1}, attempt

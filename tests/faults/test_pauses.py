@@ -25,7 +25,7 @@ from streamhouse_spark import (
     Transaction,
     Warehouse,
 )
-from streamhouse_spark.core.paths import commit_key, parse_number
+from streamhouse_spark.core.warehouse_layout import commit_key, parse_number
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.actions import SetProperties
@@ -33,7 +33,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.group_commit import CommitQueue
-from streamhouse_spark.log.history_epochs import HistoryRelation
+from streamhouse_spark.log.history_index import HistoryRelation
 from streamhouse_spark.log.record import GROUP_VERSION, encode_record, read_record
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.maintenance.tiering import tier_table
@@ -218,7 +218,7 @@ def forgets_puts_without_an_answer(self, where):
     [
         (
             CommitLog,
-            "_relation_below_floor",
+            "_relation_below_watermark",
             takes_every_record_below_the_low_watermark_for_void,
             "after",
             "minutes",

@@ -13,17 +13,18 @@ from faults.scenarios import HOUR_MS, LARGE, NAME, NO_LAKE, Run
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key, manifests_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import commit_key, manifests_prefix
 from streamhouse_spark.errors import CommitStateUnknownError, CorruptDataError, StorageError, TableNotFoundError
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS
+from streamhouse_spark.log.commit_log import WATERMARK_CHECK_MS
 from streamhouse_spark.log.compaction import plan_inline_merge, plan_small_merge
 from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 
 def started(properties: dict[str, str] | None = None) -> Run:
@@ -57,7 +58,7 @@ def test_a_slow_commit_is_unknown_when_the_floor_cannot_be_read():
 
     def plan(_: int, method: str, key: str) -> Fault | None:
         if method == "put_if_absent" and "/commits/" in key:
-            run.clock.advance(FLOOR_CHECK_MS + 1)
+            run.clock.advance(WATERMARK_CHECK_MS + 1)
         elif "/floors/" in key and run.memory.list(commit_key(uuid, 3)):
             return Fault.ERROR_BEFORE
         return None
@@ -91,7 +92,7 @@ def test_a_merge_that_slept_while_its_output_was_deleted_changes_nothing():
     with il.small_limits():
         run.start_process(FaultyStorage(run.memory, plan))
         assert len(plan_small_merge(run.open().refresh(), 2)) > 0
-        assert run.open().merge_small() == 0
+        assert merge_small(run.open()) == 0
     run.check()
 
 
@@ -99,7 +100,7 @@ def test_a_floor_never_passes_inline_rows_that_were_committed_while_cleaning():
     run = started()
     with il.small_limits():
         table = run.open()
-        table.merge_inline()
+        merge_inline(table)
         table.log.checkpoint(table.refresh())
 
         def write_meanwhile(_: int, method: str, key: str) -> None:
@@ -247,7 +248,7 @@ def test_damage_below_the_floor_is_passed_over():
     with il.small_limits():
         run.append()
         run.append()
-        table.merge_inline()
+        merge_inline(table)
         table.log.checkpoint(table.refresh())
         garbage_collection.clean(table.log, run.memory)
     run.memory.put(f"tables/{table.uuid}/checkpoints/hint", b"2")
@@ -336,7 +337,7 @@ def test_rows_overwritten_before_their_writer_hears_of_them_are_not_missed():
 
     def plan(_: int, method: str, key: str) -> None:
         if method == "put_if_absent" and "/commits/" in key:
-            run.clock.advance(FLOOR_CHECK_MS + 1)
+            run.clock.advance(WATERMARK_CHECK_MS + 1)
         elif "/floors/" in key and run.memory.list(commit_key(uuid, 3)) and not overwritten:
             run.ledger.observe()
             overwritten.append(run.history.append(il.rival(run), run.history.new_batch(2, overwrites=True)))

@@ -67,7 +67,7 @@ def at(made: MemoryStorage, name: str) -> MemoryStorage:
         pytest.param(False, tuple(Fault), id="log, all faults", marks=pytest.mark.soak),
     ],
 )
-def test_relocating(lake, copy, keyed, faults, share):
+def test_a_failed_relocation_is_completed_by_the_same_call(lake, copy, keyed, faults, share):
     made = filled(lake, keyed=keyed)
     wanted = ids(opened(made, 2).table("t"))
     first_id = read_warehouse_file(made).id

@@ -69,7 +69,7 @@ def remote(storage: Storage, seed: int) -> Warehouse:
     return opened(found, seed)
 
 
-def test_creating_a_table(share):
+def test_a_failed_creation_on_a_slow_store_is_repeatable(share):
     """There is a table or none, and creating it again makes sure of one."""
     create = lambda storage: remote(storage, 1).create_table("s.t", "id BIGINT")  # noqa: E731
     for attempt in sweep(MemoryStorage(sim_world()), create, share=share, each_state_once=True):
@@ -86,7 +86,7 @@ def test_creating_a_table(share):
 
 
 @pytest.mark.parametrize("lake_format", FORMATS)
-def test_maintenance(lake_format, share):
+def test_failed_maintenance_on_a_slow_store_loses_no_row(lake_format, share):
     """No row goes, whatever fails, and the next maintenance goes on."""
 
     def new_store() -> Storage:
@@ -112,7 +112,7 @@ def test_maintenance(lake_format, share):
         assert sorted(table.to_arrow()["id"].to_pylist()) == list(range(7)), attempt
 
 
-def test_listing(share):
+def test_a_listing_on_a_slow_store_is_whole_or_fails(share):
     """A listing that fails says so; none is short."""
 
     start = MemoryStorage(sim_world())

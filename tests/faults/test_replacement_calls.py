@@ -42,7 +42,7 @@ def add(table: Table, *numbers: int) -> None:
 
 @pytest.mark.parametrize("small", [True, False], ids=["in the record", "as objects"])
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_it_happens_once(on_host, monkeypatch, share, keyed, small):
+def test_a_replacement_of_a_part_happens_once_despite_any_fault(on_host, monkeypatch, share, keyed, small):
     if not small:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)

@@ -31,6 +31,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_small
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -137,8 +138,8 @@ class Staged(Work):
     adds = (100,)
 
     def begin(self, table: Table) -> Callable[[], None]:
-        staged = table.stager().stage(pa.table({"id": pa.array([100], pa.int64()), "text": [LARGE]}))
-        return lambda: table.commit(staged)
+        staged = table.log_writer.stager().stage(pa.table({"id": pa.array([100], pa.int64()), "text": [LARGE]}))
+        return lambda: table.log_writer.commit(staged)
 
 
 class Merge(Work):
@@ -147,7 +148,7 @@ class Merge(Work):
             add(table, key)
 
     def work(self, table: Table) -> None:
-        table.merge_small()
+        merge_small(table)
 
 
 class Snapshots(Work):

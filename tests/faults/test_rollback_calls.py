@@ -78,7 +78,7 @@ def test_all_of_it_happens_or_nothing(on_host, monkeypatch, share, keyed, emptie
 
 
 class TestPlantedBugs:
-    """Mistakes that the checks here and in tests/unit/table/test_rollback.py have to find."""
+    """Mistakes that the checks here and in tests/unit/table/versioning/test_rollback.py have to find."""
 
     def test_one_that_does_not_bring_deleted_rows_back(self, on_host, monkeypatch):
         monkeypatch.setattr(rollback, "_stage_returning_rows", lambda *_: None)

@@ -43,7 +43,7 @@ def delete(storage: Storage, seed: int) -> None:
 
 
 @pytest.mark.parametrize("in_manifest", [False, True])
-def test_it_holds(in_manifest, monkeypatch, share):
+def test_a_failed_deletion_deleted_all_its_rows_or_none(in_manifest, monkeypatch, share):
     if in_manifest:
         monkeypatch.setattr(record, "RECORD_BYTES_MAX", 300)
     for attempt in sweep(new_store(), lambda storage: delete(storage, 3), share=share, each_state_once=True):
@@ -83,7 +83,7 @@ def test_rows_are_replaced_together_or_not_at_all(in_objects, share):
         ("paimon", True),
     ],
 )
-def test_a_round(lake, has_new_rows, share):
+def test_a_failed_round_brings_back_no_deleted_row(lake, has_new_rows, share):
     start = MemoryStorage(sim_world())
     table = Warehouse("wh", storage=start, world=sim_world(1)).create_table(
         "t", "id INT, third INT", properties={"table.datalake.format": lake}
@@ -111,7 +111,7 @@ def test_a_round(lake, has_new_rows, share):
             assert table.state.num_rows == len(after), attempt
 
 
-def test_a_purge(share):
+def test_a_failed_purge_keeps_every_live_row(share):
     start = MemoryStorage(sim_world())
     table = Warehouse("wh", storage=start, world=sim_world(1)).create_table("t", "id INT, third INT")
     table.append([{"id": n, "third": n % 3} for n in range(18)])

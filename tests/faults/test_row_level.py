@@ -33,6 +33,7 @@ from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.kv import change_staging, conflict_detection
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 ROWS = {1: 10, 2: 20, 3: 30}
 CALLS = 2
@@ -51,7 +52,7 @@ CALLS = 2
     ],
     ids=lambda one: one.text,
 )
-def test_statements_that_meet(first: Statement, second: Statement):
+def test_two_statements_at_once_conflict_only_over_shared_rows(first: Statement, second: Statement):
     assert side_by_side(ROWS, first, second) == 1
 
 
@@ -65,12 +66,12 @@ def test_statements_that_meet(first: Statement, second: Statement):
     ],
     ids=lambda one: one.text,
 )
-def test_statements_about_other_rows(first: Statement, second: Statement):
+def test_statements_about_other_rows_do_not_conflict(first: Statement, second: Statement):
     assert side_by_side(ROWS, first, second) == 0
 
 
 def test_segments_that_are_merged_remember_the_statements_in_them():
-    conflicts = side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), lambda table: table.merge_inline())
+    conflicts = side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), merge_inline)
     assert conflicts == 1
 
 

@@ -80,7 +80,7 @@ def read(storage: Storage, seed: int, *, other: int) -> list[int]:
     return sorted(pa.Table.from_batches(found)["id"].to_pylist())
 
 
-def test_a_bulk_read(share, monkeypatch):
+def test_a_bulk_read_has_exactly_the_rows_or_fails(share, monkeypatch):
     monkeypatch.setattr(split_planning, "OPENING_BYTES", 0)
     monkeypatch.setattr(split_planning, "TARGET_BYTES_MIN", 1)
     found: list[list[int]] = []

@@ -24,7 +24,7 @@ from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.checkpoint import read_floor, write_floor
+from streamhouse_spark.log.low_watermark import read_low_watermark, write_low_watermark
 from streamhouse_spark.log.record import Record, read_attempt
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.storage.base import Storage
@@ -130,8 +130,8 @@ def _put_first(storage: Storage, who: str) -> bool:
 
 
 def _floor_owner(storage: Storage) -> str | None:
-    floor = read_floor(storage, UUID, 1)
-    return None if floor is None else {50: "mine", 60: "rivals"}[floor.floor]
+    watermark = read_low_watermark(storage, UUID, 1)
+    return None if watermark is None else {50: "mine", 60: "rivals"}[watermark.number]
 
 
 def _dropped(storage: Storage) -> str | None:
@@ -158,7 +158,7 @@ TAKERS = {
         lambda storage: names.resolve_database(storage, "sales").comment,
     ),
     "floor": Taker(
-        lambda storage, who: write_floor(storage, UUID, 1, {"mine": 50, "rivals": 60}[who]),
+        lambda storage, who: write_low_watermark(storage, UUID, 1, {"mine": 50, "rivals": 60}[who]),
         _floor_owner,
     ),
     "first record": Taker(_put_first, lambda storage: _who(read_attempt(storage, UUID, 1)), has_rivals=False),

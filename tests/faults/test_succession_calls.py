@@ -24,7 +24,7 @@ def staged(wh):
 
 
 @pytest.mark.sampled(3)
-def test_a_fault_at_each_call(share):
+def test_a_name_means_the_old_or_the_new_table_whichever_call_fails(share):
     """The name means the old table or the new one, and a second run finishes."""
 
     def opened(storage, seed):

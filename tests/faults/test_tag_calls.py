@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 from contextlib import suppress
-from functools import partial
 
 import pytest
 
-from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, sweep
+from faults.faulty_storage import FaultyStorage, RecordedStore, clock_of, race, sweep
 from faults.share import WHOLE, Share
 from faults.sim import sim_world
 from kit.tables import tier
@@ -114,26 +113,18 @@ def tag_before_each_call_of_an_expiry(made: tuple[MemoryStorage, int], share: Sh
     start, version = made
     given = 0
 
-    def tag_at(met: int, storage: MemoryStorage, number: int, _method: str, _key: str) -> None:
-        if number == met:
-            with suppress(SnapshotExpiredError):
-                opened(storage, 3).create_tag("a", version)
+    def tag(storage: Storage) -> None:
+        with suppress(SnapshotExpiredError):
+            opened(storage, 3).create_tag("a", version)
 
-    def expire(met: int) -> tuple[MemoryStorage, FaultyStorage]:
-        storage = RecordedStore(start).copy()
-        faulty = FaultyStorage(storage, partial(tag_at, met, storage))
-        with suppress(CommitConflictError):
-            opened(faulty, 2).lake.expire_snapshots(retain_last=1, older_than_ms=storage.now_ms())
-        return storage, faulty
+    def expire(storage: FaultyStorage) -> None:
+        opened(storage, 2).lake.expire_snapshots(retain_last=1, older_than_ms=storage.inner.now_ms())
 
-    _, undisturbed = expire(-1)
-    for met in range(len(undisturbed.trace)):
-        if met not in share:
-            continue
-        storage, faulty = expire(met)
-        if names(table := opened(storage, 4)):
+    for met in race(RecordedStore(start).copy, expire, tag, share=share):
+        met.require_success(CommitConflictError)
+        if names(table := opened(met.store, 4)):
             given += 1
-            assert ids(table) == OLD[:1], faulty.trace[met]
+            assert ids(table) == OLD[:1], met.op
     return given
 
 
@@ -187,7 +178,7 @@ class TestPlantedBugs:
         with pytest.raises((SnapshotExpiredError, ObjectNotFoundError)):
             ids(cleaned())
 
-    def test_an_expiry_that_claims_nothing(self, superseded, monkeypatch):
+    def test_an_expiry_without_a_claim_is_detected(self, superseded, monkeypatch):
         monkeypatch.setattr(lake, "make_expiry_claim", lambda _table: None)
         with pytest.raises(SnapshotExpiredError):
             tag_before_each_call_of_an_expiry(superseded, WHOLE)

@@ -97,7 +97,7 @@ def values(table: Table) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_values_are_whole(name, share):
+def test_variants_are_whole_whichever_call_fails(name, share):
     work = WORKS[name]
 
     start = MemoryStorage(sim_world())

@@ -140,11 +140,11 @@ def sweep_through(share: Share, refresh: Refresh) -> None:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("how", [refresh, pytest.param(refresh_by_key, marks=pytest.mark.long)])
-def test_it_holds(share, how):
+def test_rows_and_versions_of_a_view_agree_whichever_call_of_a_refresh_fails(share, how):
     check(share, how)
 
 
-def test_two_at_once():
+def test_of_two_refreshes_at_once_only_one_counts():
     """Both have read the same versions: one counts, and what the other computed changes nothing."""
     storage = new_store()
     source, view = opened(storage, 3)

@@ -96,7 +96,7 @@ def rows_and_versions(house, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", QUERIES)
-def test_it_holds(name, own_cache):
+def test_a_view_and_its_lineage_agree_whichever_call_of_a_refresh_fails(name, own_cache):
     with one_thing_at_a_time():
         store, (before, after), houses = filled(name), answers(name), []
         begun = rows_and_versions(House(4, copy_of=store), name)
@@ -125,7 +125,7 @@ def test_it_holds(name, own_cache):
 
 
 @pytest.mark.long
-def test_steps_hold(own_cache):
+def test_each_failed_step_of_a_refresh_is_continued_by_the_next(own_cache):
     """Whatever a fault leaves is a step: as many rows as the lineage names. The next refresh goes on from there."""
     with one_thing_at_a_time():
         store, houses, seen = filled("groups", step_rows=2), [], Counter()

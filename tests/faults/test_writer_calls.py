@@ -146,7 +146,7 @@ def batches_of_three() -> None:
 @pytest.mark.parametrize(
     "story", [batches_of_three, two_lives_at_once, an_older_life_that_repeats_what_is_stored, a_refused_batch]
 )
-def test_it_holds(story):
+def test_every_acknowledged_row_of_a_writer_is_stored_once(story):
     story()
 
 

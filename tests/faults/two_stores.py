@@ -9,7 +9,7 @@ from dataclasses import replace
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.log.catalog.log_locations import LogLocationResolver
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink, Storage
-from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
+from streamhouse_spark.storage.routing import RoutingStorage, make_routing_storage
 
 HOT = "memory://hot/logs"
 
@@ -66,7 +66,7 @@ class Within:
         self._outer.check_writable()
 
 
-def two_stores(outer: Storage, world: World, url: str = "memory://cold/wh") -> PlacedStorage:
+def two_stores(outer: Storage, world: World, url: str = "memory://cold/wh") -> RoutingStorage:
     """The warehouse's store within ``outer``, with the logs at `HOT` in another part of it."""
     home = Within(outer, "cold/", url)
     return make_routing_storage(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.sim import sim_world
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
 from streamhouse_spark.log.record import Record, encode_record, read_record

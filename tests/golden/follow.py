@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
 from golden.make import KEYED, PARTS, as_object
-from streamhouse_spark.core.paths import commit_key, parse_table_name
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key, parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.realtime.planning import begin_real_time, follow_log
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
@@ -37,6 +37,7 @@ from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 FOLDER = Path(__file__).parent / "follow"
 DDL = "id BIGINT NOT NULL, name STRING, money DECIMAL(38,10), at TIMESTAMP, list ARRAY<INT>"
@@ -73,7 +74,7 @@ class Build:
         for number in range(3):
             table.append(rows(3 * number, 3))
             self.clock.advance(1000)
-        table.merge_inline()
+        merge_inline(table)
         as_object(table, rows(10, 5))
         for codec in ("zstd", "lz4"):
             self._compressed(codec)

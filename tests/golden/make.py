@@ -1,8 +1,8 @@
 """Writes small warehouses that hold every kind of file and action of format version 1.
 
 Run once for each, with ``python -m golden.make v1`` in ``tests``. What it wrote is what users have on their disks: it
-is read by `unit/golden/test_golden.py` and `unit/golden/test_truncated.py` for ever and never written again. What came
-later has a folder of its own, and so will a format version 2.
+is read by `unit/golden` for ever and never written again. What came later has a folder of its own, and so will a format
+version 2.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from unittest import mock
 import pyarrow as pa
 
 from faults.sim import SimClock, sim_world
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.kv_snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
-from streamhouse_spark.log.checkpoint import state_to_json, write_floor
+from streamhouse_spark.log.checkpoint import state_to_json
 from streamhouse_spark.log.compaction import merge, plan_small_merge
 from streamhouse_spark.log.gc.garbage_collection import clean
+from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields, with_metadata
@@ -38,6 +39,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
@@ -79,7 +81,7 @@ def as_object(table: Table, batch: list[dict[str, Any]]) -> None:
     routing = BucketRouter(table.num_buckets, table.properties.bucket_key)
     shape, uuid = table.segment_options(), table.uuid
     stager = RowStager(table.storage, uuid, shape, routing, table.world, inline_bytes_max=-1)
-    table.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
+    table.log_writer.commit(stager.stage(pa.Table.from_pylist(batch, table.schema)))
 
 
 def build() -> MemoryStorage:
@@ -107,7 +109,7 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.append(rows(0, 4), transaction=Transaction("job-ü", 3, "query-1"))
     clock.advance(1000)
     table.append(rows(4, 3), transaction=Transaction("no-owner", 0))
-    table.merge_inline()
+    merge_inline(table)
     table.alter_properties({"table.log.arrow.compression.type": "zstd"}, ["comment"])
     as_object(table, rows(7, 3))
     table.alter_properties({"table.log.arrow.compression.type": "none"})
@@ -121,7 +123,7 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.move_consumer("gone", {0: 0})
     table.move_consumer("gone", None)
     table.log.checkpoint(table.refresh())
-    write_floor(store, table.uuid, 1, 3)
+    write_low_watermark(store, table.uuid, 1, 3)
     commit(Trim({0: table.state.buckets[0].segments[0].end_offset}))
     columns = table.state.schema.columns
     commit(SetSchema(2, TableSchema((*columns, Column(len(columns) + 1, "later", pa.int64(), comment="added")))))

@@ -189,7 +189,7 @@ def log_by(name: str) -> Callable[[Path], Iterator[Written]]:
 
 
 def _log_rounds(root: Path, lake: IcebergLake, rounds: list[pa.Table], filters: Sequence[str]) -> Iterator[Written]:
-    key, num_buckets = (lake.place.spec.bucket_key or (None,))[0], lake.place.spec.num_buckets
+    key, num_buckets = (lake.binding.spec.bucket_key or (None,))[0], lake.binding.spec.num_buckets
     folder, there = root / "wh/lake/sales/orders", []
     for rows in rounds:
         tier(lake, by_bucket(rows, key, num_buckets))

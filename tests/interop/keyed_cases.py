@@ -16,7 +16,7 @@ from pyiceberg.manifest import clear_manifest_cache
 from kit.lake_rows import lake_rows
 from streamhouse_spark.config.table_properties import LakeFormat
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.iceberg.table import IcebergLake
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -167,7 +167,7 @@ class KeyedTable:
         """Read the lake by pyiceberg, or pypaimon, alone."""
         if self.lake_format == "paimon":
             return rows_of(read_by_pypaimon(self.storage), self.state.schema)
-        return rows_of(self.lake().place.load().scan().to_arrow(), self.state.schema)
+        return rows_of(self.lake().binding.load().scan().to_arrow(), self.state.schema)
 
     def unmerged_rows(self) -> list[Row]:
         """All rows of all live data files of a Paimon lake, as a reader has them that merges nothing."""

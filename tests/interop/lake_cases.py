@@ -164,7 +164,7 @@ def written_files(
 ) -> list[LakeFile]:
     """Data files of rows of one bucket, as a task of a round writes them."""
     shape = file_spec_of(context)
-    output = FileOutput(context, shape, lake.place.files_at(shape.data_location), lake.place.world.ids)
+    output = FileOutput(context, shape, lake.binding.files_at(shape.data_location), lake.binding.world.ids)
     return write_files(output, bucket, offsets, batches)
 
 

@@ -47,7 +47,7 @@ def sqlite_lake(request, tmp_path):
     )
 
 
-def test_a_catalog_in_sqlite(sqlite_lake, tmp_path):
+def test_a_lake_lives_in_a_catalog_in_sqlite(sqlite_lake, tmp_path):
     rounds = [event_rows(40, seed=i) for i in range(6)]
     for rows in rounds:
         tier(sqlite_lake, by_bucket(rows, "id", 2))
@@ -100,7 +100,7 @@ def test_the_fence_holds_in_any_catalog(sqlite_lake):
 
 @pytest.mark.s3
 @pytest.mark.long
-def test_a_lake_on_s3(s3_server):
+def test_pyiceberg_reads_a_lake_on_s3(s3_server):
     url = f"s3://{s3_server.new_bucket()}/wh"
     settings = settings_for(s3_server.endpoint)
     lake = lake_of(

@@ -47,7 +47,7 @@ def path(tmp_path) -> str:
     return str(tmp_path / "wh/lake/sales/orders")
 
 
-def test_every_type(duck, storage, path):
+def test_duckdb_and_pyiceberg_read_values_of_every_type(duck, storage, path):
     lake = lake_of(storage, EVERY_TYPE, bucket_key="id", num_buckets=3)
     rows = pa.concat_tables([every_type_rows(40), every_type_rows(40, seed=1)])
     tier(lake, by_bucket(rows.slice(0, 40), "id", 3))
@@ -62,7 +62,7 @@ def _as_in_table(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
 
 
 @pytest.mark.parametrize("null_keys", [False, True])
-def test_partitioned_and_bucketed(duck, storage, path, null_keys):
+def test_duckdb_and_pyiceberg_read_partitions_and_buckets(duck, storage, path, null_keys):
     lake = lake_of(storage, EVENTS, partition_by=["day", "region"], bucket_key="id", num_buckets=4)
     rows = event_rows(200, null_keys=null_keys)
     tier(lake, by_bucket(rows, "id", 4))
@@ -107,7 +107,7 @@ def test_rows_that_were_laid_out_by_columns(duck, storage, path):
     assert sorted(_in_duckdb(duck, path, "id", f"id > {least}")["id"].to_pylist()) == expected
 
 
-def test_snapshots_are_listed(duck, storage, path):
+def test_duckdb_lists_and_reads_each_snapshot(duck, storage, path):
     lake = lake_of(storage, EVENTS)
     ids = [tier(lake, event_rows(5, seed=i)).id for i in range(3)]
     listed = duck.execute(f"SELECT snapshot_id FROM iceberg_snapshots('{path}') ORDER BY sequence_number").fetchall()
@@ -141,7 +141,7 @@ def test_no_reader_prunes_a_row_that_matches(duck, storage, path, name):
 
 
 @pytest.mark.parametrize("name", ["note", "größe `x` '$\"", "a,b"])
-def test_a_column_added_between_rounds(duck, storage, path, name):
+def test_a_column_added_between_rounds_is_null_in_older_files(duck, storage, path, name):
     """Files from before have no such column: it is null in them, in every engine."""
     table = Warehouse(storage.url).create_table("sales.orders", "id bigint, day date", partition_by=["day"], buckets=2)
     day = dt.date(2026, 1, 1)
@@ -205,7 +205,7 @@ def test_columns_that_were_renamed_dropped_widened_and_came_back(duck, tmp_path,
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
+def test_duckdb_and_pyiceberg_read_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     table = Warehouse(str(tmp_path / "wh")).create_table(
         "sales.orders",
         "id int not null, s struct<a:int,gone:string,t:struct<f:float>>, items array<struct<x:int,y:string>>, "
@@ -243,7 +243,7 @@ def test_columns_that_changed_inside(duck, tmp_path, own_cache, key):
     assert _in_duckdb(duck, path, "id", "s.b = 1")["id"].to_pylist()[:1] == [1]
 
 
-def test_without_a_dropped_partition(duck, tmp_path):
+def test_duckdb_and_pyiceberg_read_no_row_of_a_dropped_partition(duck, tmp_path):
     table = Warehouse(str(tmp_path / "wh")).create_table("sales.orders", EVENTS.arrow, partition_by=["day"], buckets=2)
     rows = event_rows(60)
     table.append(rows)
@@ -260,7 +260,7 @@ def test_without_a_dropped_partition(duck, tmp_path):
 
 
 @pytest.mark.parametrize("key", ["log", "keyed"])
-def test_partitions_that_changed(duck, tmp_path, own_cache, key):
+def test_duckdb_and_pyiceberg_filter_files_of_all_partition_specs(duck, tmp_path, own_cache, key):
     """Each file is of the spec that it was written by, and filters by any of them find its rows."""
     for written in HISTORIES[f"{key}, partitioned anew"](tmp_path):
         expected = sorted(written.rows["id"].to_pylist())

@@ -43,7 +43,7 @@ def test_every_reader_sees_the_current_rows(duck, tmp_path, shape, before_images
     assert live_deletes(table.lake())
 
 
-def test_a_lake_without_rows(duck, tmp_path):
+def test_other_engines_read_a_keyed_lake_without_rows(duck, tmp_path):
     """A first round whose changes take each other away, and rows that all go."""
     table = KeyedTable(LocalStorage(str(tmp_path / "wh"), fsync=False), sim_world())
     path = str(tmp_path / "wh/lake/d/t")

@@ -120,7 +120,7 @@ def test_numbers_of_acknowledged_writes_are_seen_by_others(tmp_path):
     assert (found.get(EVENTS), found.get(ACCOUNTS)) == (0, 7)
 
 
-def test_figures_of_a_reader():
+def test_figures_of_a_reader_need_answers_to_be_right():
     found = Figures("an engine")
     assert not found.is_right, "it never opened"
     found.take({"opened": "an engine"})
@@ -138,7 +138,7 @@ def test_figures_of_a_reader():
 
 
 @pytest.mark.long
-def test_engines_beside_each_other(tmp_path):
+def test_concurrent_engines_answer_rightly_while_rows_arrive(tmp_path):
     told: list[str] = []
     found = run(tmp_path, OF_THE_TESTS, 40, tell=told.append)
     wrong = [text for one in found.figures for text in (*one.wrong, *one.errors)]

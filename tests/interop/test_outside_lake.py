@@ -45,7 +45,7 @@ def test_a_lake_that_is_built_anew_has_its_new_name_there(table, outside):
 
 def test_it_stays_where_it_is_when_the_warehouse_moves_and_no_copy_takes_it(table, outside, open_at, tmp_path):
     shutil.copytree(tmp_path / "wh", tmp_path / "copy")
-    with pytest.raises(LakeMismatchError, match="belongs to the original"):
+    with pytest.raises(LakeMismatchError, match="belongs to the original table"):
         relocate(open_at(tmp_path / "copy"), copy=True)
     before = load_catalog("lake", **outside).load_table("sales.orders").metadata_location
     shutil.move(tmp_path / "wh", tmp_path / "moved")

@@ -76,7 +76,7 @@ def _append(paimon: Any, rows: pa.Table) -> None:
 
 
 @pytest.mark.parametrize("num_buckets", [1, 3])
-def test_every_type(wh, num_buckets):
+def test_pypaimon_reads_values_of_every_type(wh, num_buckets):
     table = wh.create_table("sales.every", EVERY_TYPE.arrow, buckets=num_buckets, properties=PAIMON)
     rounds = [every_type_rows(30, seed=i) for i in range(2)]
     for rows in rounds:
@@ -95,7 +95,7 @@ def events(wh) -> Table:
     )
 
 
-def test_partitions_and_buckets(events):
+def test_pypaimon_reads_partitions_and_buckets(events):
     rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
     for rows in rounds:
         events.append(rows)
@@ -116,7 +116,7 @@ def test_partitions_and_buckets(events):
     assert found.num_rows == rows["region"].null_count
 
 
-def test_deleted_rows(events):
+def test_pypaimon_reads_no_deleted_row(events):
     """Of files in the lake and of rows that were not there yet, in partitions and buckets; its bounds stay right."""
     rounds = [event_rows(40, seed=i, null_keys=True) for i in range(3)]
     for rows in rounds[:2]:
@@ -154,7 +154,7 @@ def test_no_reader_prunes_a_row_that_matches(wh, name):
     assert _read(paimon, lambda p: p.is_null(name)).num_rows == rows[name].null_count
 
 
-def test_a_column_added_between_rounds(wh):
+def test_a_column_added_between_rounds_is_null_in_older_paimon_files(wh):
     name = "sales.manifest"  # as a folder of every Paimon table is called
     table = wh.create_table(name, "id bigint, day date", partition_by=["day"], buckets=2, properties=PAIMON)
     day = dt.date(2026, 1, 1)
@@ -192,7 +192,7 @@ def test_truncations_and_time_travel(events):
     assert _read(_stock(events)).num_rows == 0
 
 
-def test_manifests_stay_few(wh):
+def test_paimon_manifests_are_merged_and_every_file_is_found(wh):
     """They are merged, and every reader finds every file afterwards, also those of before a truncation."""
     table = wh.create_table("t", PLAIN.arrow, properties=PAIMON)
     for i in range(70):
@@ -208,7 +208,7 @@ def test_manifests_stay_few(wh):
     assert sorted(_read(_stock(table, **{"scan.snapshot-id": "15"}))["id"].to_pylist()) == [*range(15)]
 
 
-def test_rows_that_another_engine_appends(events):
+def test_rows_that_pypaimon_appends_are_read_and_kept(events):
     first, foreign, last = (event_rows(20, seed=i) for i in range(3))
     foreign = foreign.filter(foreign["day"].is_valid())  # pypaimon cannot write into a partition of null
     events.append(first)
@@ -245,7 +245,7 @@ def test_a_table_that_another_engine_altered_is_refused(events):
 
 
 @pytest.mark.s3
-def test_a_lake_on_s3(s3_server):
+def test_pypaimon_reads_a_lake_on_s3(s3_server):
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
     url = f"s3://{bucket}/wh"
     lake = lake_of(
@@ -279,7 +279,7 @@ def test_a_lake_on_s3(s3_server):
 
 @pytest.mark.s3
 @pytest.mark.long
-def test_maintenance_on_s3(s3_server, monkeypatch):
+def test_a_paimon_lake_on_s3_is_compacted_expired_and_cleaned(s3_server, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     monkeypatch.setattr(lake_base, "ORPHAN_GRACE_MS_MIN", -60_000)  # objects are as young as the test
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
@@ -292,8 +292,8 @@ def test_maintenance_on_s3(s3_server, monkeypatch):
     assert lake.find_durable().offsets == lake.newest().offsets == {0: 9}
     assert lake.expire(keep_last=1, keep_ms=-60_000, dry_run=True).snapshots == (1, 2, 3)
     assert lake.expire(keep_last=1, keep_ms=-60_000).snapshots == (1, 2, 3)
-    assert lake.place.snapshots.ids() == [4]
-    orphans = [lake.place.files.key_of(lost[0].location)]
+    assert lake.binding.snapshots.ids() == [4]
+    orphans = [lake.binding.files.key_of(lost[0].location)]
     assert lake.remove_orphans(grace_ms=-60_000, dry_run=True) == orphans
     assert lake.remove_orphans(grace_ms=-60_000) == orphans
     assert not set(orphans) & {info.key for info in storage.list("lake/")}

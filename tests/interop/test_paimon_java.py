@@ -129,7 +129,7 @@ def _create(wh: Warehouse, schema: pa.Schema, properties: Mapping[str, str], **s
 
 
 @pytest.mark.parametrize("num_buckets", [1, 3])
-def test_every_type_before_and_after_maintenance(wh, java, num_buckets, monkeypatch):
+def test_paimon_java_reads_every_type_before_and_after_maintenance(wh, java, num_buckets, monkeypatch):
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     monkeypatch.setattr(paimon_commit, "MANIFESTS_MIN_TO_MERGE", 3)
     key = {"bucket.key": "id"} if num_buckets > 1 else {}
@@ -170,7 +170,7 @@ def test_partitions_also_those_that_no_folder_can_have(wh, java):
         assert java.read(table, "", "region", region).num_rows == rows["region"].to_pylist().count(region)
 
 
-def test_truncated_widened_and_tagged(wh, java):
+def test_paimon_java_reads_truncated_widened_and_tagged_tables(wh, java):
     table = _create(wh, PLAIN.arrow, {})
     rounds = [pa.table({"id": [i], "name": [f"n{i}"]}, schema=PLAIN.arrow) for i in range(4)]
     for rows in rounds[:3]:
@@ -198,7 +198,7 @@ def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
     assert java.ask("expire", table, 2) == [2]
     everything = sorted_rows(pa.concat_tables([*rounds, long]))
     lake = table.open_lake()
-    assert lake.place.snapshots.ids() == [3, 4]
+    assert lake.binding.snapshots.ids() == [3, 4]
     assert sorted_rows(table.lake.to_arrow()) == sorted_rows(java.read(table)) == everything
     lost = f"{table.state.lake_location}/manifest/manifest-lost-0"
     table.storage.put(lost, b"x")
@@ -211,7 +211,7 @@ def test_its_expiry_and_its_cleaning_take_nothing_that_we_need(wh, java):
     assert lake.newest().offsets == table.refresh().lake.offsets
 
 
-def test_deleted_rows(wh, java):
+def test_paimon_java_reads_no_deleted_row_and_expires_its_file(wh, java):
     """Of files in the lake and of rows that were not there yet; its expiry takes the files that went."""
     table = _create(wh, EVENTS.arrow, {"bucket.num": "2", "bucket.key": "id"}, partition_by=["region"])
     rounds, half = [event_rows(20, seed=i) for i in range(3)], 500_000_000
@@ -251,7 +251,7 @@ def test_what_it_appends_is_read_and_left_alone(wh, java, monkeypatch):
     assert sorted(java.read(table)["id"].to_pylist()) == [*range(4), *range(100, 104)]
 
 
-def test_renamed_dropped_and_wider_columns(wh, java):
+def test_paimon_java_reads_renamed_dropped_and_wider_columns(wh, java):
     """Before and behind its own rows, and by values that only the newer schema can have."""
     schema = "id bigint, a string, b string, n int, f float, gone string"
     table = _create(wh, schema, {"bucket.key": "id", "table.statistics.columns": "*"}, buckets=2)
@@ -281,7 +281,7 @@ def test_renamed_dropped_and_wider_columns(wh, java):
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_columns_that_changed_inside(wh, java, own_cache, key):
+def test_paimon_java_reads_columns_that_changed_inside(wh, java, own_cache, key):
     schema = "id bigint not null, s struct<a:int,gone:string>, items array<struct<x:int,y:string>>"
     schema += ", m map<string,struct<v:int>>"
     table = _create(wh, schema, {}, primary_key=key, buckets=1)
@@ -301,7 +301,7 @@ def test_columns_that_changed_inside(wh, java, own_cache, key):
     assert table.to_arrow().num_rows == 3
 
 
-def test_keyed_rows_under_a_renamed_key(wh, java, own_cache):
+def test_paimon_java_reads_rows_under_a_renamed_key(wh, java, own_cache):
     table = _create(wh, "id int not null, a string, n int", {}, primary_key=["id"], buckets=1)
     table.upsert([{"id": i, "a": f"a{i}", "n": i} for i in range(4)])
     _tier(table)
@@ -406,7 +406,7 @@ def _variants(rows: list[list[Any]]) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_variants_of_ours(wh, java, own_cache, key):
+def test_paimon_java_reads_our_variants(wh, java, own_cache, key):
     """As VARIANT, and parts of it by their paths; of a column that has other ids than places too."""
     table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
     write = table.upsert if key else table.append
@@ -428,7 +428,7 @@ def test_variants_of_ours(wh, java, own_cache, key):
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["log", "keyed"])
-def test_variants_of_theirs(wh, java, own_cache, key):
+def test_variants_of_paimon_java_are_read(wh, java, own_cache, key):
     """Their files have ids for all columns but this one."""
     table = _create(wh, "id bigint not null, v variant", {}, primary_key=key, buckets=1)
     write = table.upsert if key else table.append

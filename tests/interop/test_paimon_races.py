@@ -75,7 +75,7 @@ def test_a_stock_writer_in_another_process_takes_no_row_of_ours(tmp_path, sleep_
     assert stock.exitcode == 0
     table.append(_row(ROUNDS))
     conflicts += _tier(table)
-    noticed = caplog.text.count("took the place of lake snapshot")
+    noticed = caplog.text.count("replaced lake snapshot")
     in_lake = table.lake.to_arrow()["id"].to_pylist()
     theirs = [i for i in in_lake if i >= THEIRS]
     lost = max(theirs, default=THEIRS) - THEIRS + 1 - len(theirs) if theirs else 0

@@ -62,7 +62,7 @@ def postgres(tmp_path_factory) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_in_postgresql(case, postgres, tmp_path, own_cache):
+def test_a_lake_lives_in_a_catalog_in_postgresql(case, postgres, tmp_path, own_cache):
     from sqlalchemy import create_engine, text
 
     database = f"d{time.monotonic_ns()}"

@@ -16,7 +16,7 @@ from spark.noted_stream import WAIT_S, Stream
 from storage.s3_proxy import Fault, Request, S3Proxy, running_s3_proxy
 from storage.s3_server import SECRET_ACCESS_KEY, S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 
 pytestmark = [
     pytest.mark.engines,
@@ -171,7 +171,7 @@ def an_idle_log(followed: Followed) -> None:
 
 def objects(followed: Followed) -> None:
     """Rows in objects: one request for the rows of a bucket; of large ones, two for the columns that are needed."""
-    followed.table.stager()._inline_bytes_max = 0
+    followed.table.log_writer.stager()._inline_bytes_max = 0
     for note, num_requests, num_bytes in (("", 2, 1 << 20), ("note" * 1000, 4, 1 << 20)):
         followed.proxy.plan = lambda _: None
         followed.append(1000, note)
@@ -201,7 +201,7 @@ def a_store_that_is_away(followed: Followed) -> None:
     assert followed.proxy.faults_fired >= 2
 
 
-def test_a_log_beside_its_warehouse(
+def test_a_log_on_s3_of_a_local_warehouse_is_followed(
     spark: Any, s3_server: S3Server, proxy: S3Proxy, bucket: str, near: str, tmp_path: Path
 ) -> None:
     """The log of a table of a warehouse on the disk lies on S3, which has settings of its own."""

@@ -29,7 +29,7 @@ def rest(tmp_path):
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.__name__)
-def test_a_table(case, rest, tmp_path, own_cache):
+def test_a_lake_table_lives_in_a_rest_catalog(case, rest, tmp_path, own_cache):
     case(tmp_path, rest.settings)
     assert ("GET", "/v1/config") in rest.calls
     assert sum(method == "POST" and "/tables/" in path for method, path in rest.calls) >= 2, "commits go over HTTP"
@@ -135,12 +135,12 @@ def test_orphans_are_removed_and_a_round_that_slept_is_refused(rest, tmp_path):
     (lost,) = written_files(lake, context, 0, OffsetRange(3, 6), ((3, b) for b in ids[1].to_batches()))
     old = time.time() - 2 * DAY_S
     os.utime(lost.location.removeprefix("file://"), (old, old))
-    loaded = slow.place.load()
+    loaded = slow.binding.load()
     before = len(loaded.snapshots())
     assert len(lake.remove_orphans(dry_run=True)) == 1
-    assert len(slow.place.load().snapshots()) == before
+    assert len(slow.binding.load().snapshots()) == before
     assert len(lake.remove_orphans()) == 1
-    assert len(slow.place.load().snapshots()) == before + 1
+    assert len(slow.binding.load().snapshots()) == before + 1
     assert lake.newest().offsets == {0: 3}
     with pytest.raises(CommitConflictError):
         lake.commit([lost], expected={0: 3}, new={0: 6}, context=context)
@@ -148,6 +148,6 @@ def test_orphans_are_removed_and_a_round_that_slept_is_refused(rest, tmp_path):
         AssertRefSnapshotId.model_validate({"ref": "main", "snapshot-id": loaded.current_snapshot().snapshot_id}),
     )
     with pytest.raises(CommitFailedException):  # what a round has that was validated before the cleaning
-        slow.place.catalog.commit_table(loaded, validated, (SetPropertiesUpdate(updates={"late": "yes"}),))
+        slow.binding.catalog.commit_table(loaded, validated, (SetPropertiesUpdate(updates={"late": "yes"}),))
     tier(lake, ids[1])
     assert lake_rows(lake, lake.plan_read()).num_rows == 6

@@ -124,7 +124,7 @@ def refused(place, error, says, *verbs):
 @BY_KEY
 @pytest.mark.parametrize("is_recorded", [True, False], ids=["rounds", "none"])
 @pytest.mark.parametrize("more", [0, 9])
-def test_a_log_of_before_a_round(place, is_recorded, more):
+def test_a_log_from_before_a_round_is_an_error_until_the_lake_is_rebuilt(place, is_recorded, more):
     place.add(1, 2)
     if is_recorded:
         place.tier()
@@ -137,7 +137,7 @@ def test_a_log_of_before_a_round(place, is_recorded, more):
         place.add(number)
     lake = place.table().lake
     verbs = [place.tier, lake.compact, lambda: lake.expire_snapshots(retain_last=1, older_than_ms=1)]
-    refused(place, DifferentHistoryError, r"its lake was not.*streamhouse retier", *verbs)
+    refused(place, DifferentHistoryError, r"without the lake.*streamhouse retier", *verbs)
     if is_recorded:
         with pytest.raises(DifferentHistoryError):
             place.table().maintain()
@@ -151,7 +151,7 @@ def test_a_log_of_before_a_round(place, is_recorded, more):
 
 @ANYWHERE
 @BY_KEY
-def test_a_lake_of_before_a_round(place):
+def test_a_lake_from_before_a_round_is_an_error(place):
     place.add(1, 2)
     place.tier()
     place.back_up(place.lake_paths, "lake")
@@ -219,7 +219,7 @@ def test_a_lake_of_before_partitions_were_dropped(place, way):
 
 
 @ANYWHERE
-def test_a_lake_of_before_a_compaction(place):
+def test_a_lake_from_before_a_compaction_is_read_and_recorded(place):
     """It holds the same rows: reads find them, and the next round records where."""
     for number in range(6):
         place.add(number)
@@ -236,7 +236,7 @@ def test_a_lake_of_before_a_compaction(place):
 
 @pytest.mark.parametrize("kind", ["outside"])
 @pytest.mark.parametrize("part", [0, 1], ids=["catalog", "files"])
-def test_a_catalog_without_its_files_or_files_without_their_catalog(place, part):
+def test_a_catalog_that_does_not_match_its_files_is_an_error(place, part):
     place.add(1)
     place.tier()
     if part == 1:

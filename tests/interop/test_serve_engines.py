@@ -46,7 +46,7 @@ def spark() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_icebergs_own_library_in_spark(spark, tmp_path, keyed):
+def test_iceberg_in_spark_reads_hot_rows_from_a_server(spark, tmp_path, keyed):
     warehouse = Warehouse(str(tmp_path / "wh"))
     table = lived(warehouse, keyed=keyed)
     with served(warehouse) as url:
@@ -69,7 +69,7 @@ def test_icebergs_own_library_in_spark(spark, tmp_path, keyed):
 
 @pytest.mark.s3
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_clickhouse(s3_server: S3Server, keyed):
+def test_clickhouse_reads_hot_rows_from_a_server(s3_server: S3Server, keyed):
     import chdb
 
     settings = settings_for(s3_server.endpoint)

@@ -170,7 +170,7 @@ def test_every_answer_is_one_state_while_rows_stream_in(flink, warehouse, url, s
     every_answer_is_one_state(warehouse, ask, readers=1)
 
 
-def test_tokens(flink, warehouse, store):
+def test_flink_reads_what_its_token_may_read(flink, warehouse, store):
     clients = {digest_of("token-of-flink"): Client("flink", readable=(parse_pattern("sales.people"),))}
     with served(warehouse, ServeOptions(access=lambda: Access(clients))) as url:
         own = session(flink, {**properties(url, store), "token": "token-of-flink"})

@@ -138,7 +138,7 @@ def test_older_states_are_those_of_the_lake(trino, warehouse, sh, keyed):
         trino.query(f"SELECT count(*) FROM sales.{name} FOR VERSION AS OF BIGINT '1'", sh)
 
 
-def test_trinos_own_tables_about_a_table(trino, warehouse, sh):
+def test_metadata_tables_of_trino_count_served_rows(trino, warehouse, sh):
     found = {name: trino.query(f'SELECT * FROM sales."people${name}"', sh) for name in ("history", "refs", "manifests")}
     assert all(found.values())
     count_of = 'SELECT sum(CASE content WHEN 0 THEN record_count ELSE -record_count END) FROM sales."{}$files"'
@@ -207,7 +207,7 @@ def test_every_answer_is_one_state_while_rows_stream_in(trino, warehouse, sh):
     every_answer_is_one_state(warehouse, lambda: lambda sql: trino.query(sql, sh), readers=2)
 
 
-def test_columns_of_every_type(trino, warehouse, sh):
+def test_trino_reads_columns_of_every_type(trino, warehouse, sh):
     columns = (
         "id BIGINT, yes BOOLEAN, small INT, real FLOAT, price DECIMAL(9,2), word STRING, raw BINARY, day DATE, "
         "at TIMESTAMP, local TIMESTAMP_NTZ, tags ARRAY<STRING>, pairs MAP<STRING, INT>, "
@@ -254,7 +254,7 @@ def _row_of_every_type(number: int) -> dict[str, object]:
     }
 
 
-def test_tokens(trino, warehouse, store):
+def test_trino_reads_what_its_token_may_read(trino, warehouse, store):
     clients = {digest_of("token-of-trino"): Client("trino", readable=(parse_pattern("sales.people"),))}
     with served(warehouse, ServeOptions(access=lambda: Access(clients))) as url:
         its_token = {

@@ -59,7 +59,7 @@ def plan_of(frame: Any) -> str:
     return str(frame._jdf.queryExecution().toString())
 
 
-def test_both_kinds_of_rows_by_both_readers(spark, orders):
+def test_hot_rows_and_lake_files_on_s3_are_read_by_both_readers(spark, orders):
     for name, rows in (("orders", 1100), ("`orders$lake`", 1000)):
         found = spark.sql(f"SELECT count(id), sum(id), count(`a name`) FROM streamhouse.s.{name} WHERE id >= 0")
         assert found.first() == (rows, rows * (rows - 1) // 2, rows)

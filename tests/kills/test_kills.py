@@ -9,7 +9,7 @@ from kills.rounds import ACKNOWLEDGED_MIN, crew_kill_rounds, kill_rounds
 
 
 @pytest.mark.long
-def test_ten_rounds_of_kills(tmp_path):
+def test_ten_rounds_of_kills_lose_no_acknowledged_row(tmp_path):
     figures = kill_rounds(tmp_path, rounds=10, seed=1)
     print(figures)  # noqa: T201
     assert figures.acknowledged > ACKNOWLEDGED_MIN
@@ -17,7 +17,7 @@ def test_ten_rounds_of_kills(tmp_path):
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_rounds_of_kills_of_processes_with_several_writers(tmp_path, rounds):
+def test_kills_of_processes_with_several_writers_lose_no_row(tmp_path, rounds):
     figures = crew_kill_rounds(tmp_path, rounds=rounds, seed=rounds)
     print(figures)  # noqa: T201
     assert figures.acknowledged > ACKNOWLEDGED_MIN
@@ -25,7 +25,7 @@ def test_rounds_of_kills_of_processes_with_several_writers(tmp_path, rounds):
 
 
 @pytest.mark.long
-def test_ten_rounds_of_kills_of_writers_by_key(tmp_path, own_cache):
+def test_ten_rounds_of_kills_of_keyed_writers_lose_no_change(tmp_path, own_cache):
     figures = keyed_kill_rounds(tmp_path, rounds=10, seed=1)
     print(figures)  # noqa: T201
     assert figures.acknowledged > ACKNOWLEDGED_MIN
@@ -33,7 +33,7 @@ def test_ten_rounds_of_kills_of_writers_by_key(tmp_path, own_cache):
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=pytest.mark.long)])
-def test_rounds_of_kills_of_processes_with_several_writers_by_key(tmp_path, own_cache, rounds):
+def test_kills_of_processes_with_several_keyed_writers_lose_no_change(tmp_path, own_cache, rounds):
     figures = keyed_crew_kill_rounds(tmp_path, rounds=rounds, seed=rounds)
     print(figures)  # noqa: T201
     assert figures.acknowledged > ACKNOWLEDGED_MIN

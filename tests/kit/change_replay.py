@@ -22,7 +22,7 @@ def changes(table: Table, first: int, last: int, *, is_net: bool = False) -> lis
     """Read the changes of the commits from ``first`` to ``last``."""
     state = table.refresh()
     found = plan_changes(table, state, first, last, Pruning(), is_net=is_net)
-    plan = ScanPlan(table.name, table.uuid, state.schema, found.pieces)
+    plan = ScanPlan(table.name, table.uuid, state.schema, found.tasks)
     return [row for batch in read_batches(table, plan, CHANGES_FIELDS) for row in batch.to_pylist()]
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark import BucketOffsets, Table, Transaction
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.write.upsert import (
     drop_ignored_deletions,

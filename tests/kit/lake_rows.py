@@ -13,7 +13,7 @@ from streamhouse_spark.lake.types import Filter, LakePlan, LakeSplit
 
 def lake_rows(lake: LakeTable, plan: LakePlan, *, filter: Filter = None) -> pa.Table:
     def read(split: LakeSplit) -> pa.Table:
-        files = lake.place.files_at(split.location)
+        files = lake.binding.files_at(split.location)
         batches = read_split(files, split, plan.projection, filter=filter, threads=True)
         return pa.Table.from_batches(batches, schema=plan.projection.schema.arrow)
 

@@ -10,6 +10,7 @@ from faults.sim import SimClock, sim_world
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 DAY_MS = 24 * 3600 * 1000
 _seeds = count(1)
@@ -29,7 +30,7 @@ class WarehouseMachine(RuleBasedStateMachine):
 
     def maintain(self, table: Table) -> None:
         """Merge, clean, compact and expire."""
-        table.merge_inline()
+        merge_inline(table)
         table.maintain()
         if table.refresh().recorded_lake is not None:
             table.lake.compact()

@@ -10,7 +10,7 @@ from project.source_trees import PACKAGE
 TEXTS = {**PAGES, **{name: (ROOT / name).read_text("utf-8") for name in ("ARCHITECTURE.md", "CHANGELOG.md")}}
 
 
-def test_links_lead_somewhere():
+def test_every_link_of_a_page_has_a_target():
     for page, text in TEXTS.items():
         for path, anchor in links_of(page, text):
             assert (ROOT / path).exists(), f"{page}: {path}"

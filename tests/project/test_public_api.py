@@ -15,7 +15,7 @@ NAMES = {
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",
-    "ConstraintViolatedError",
+    "ConstraintViolatedError", "ConsumerFencedError",
     "TransactionConflictError", "ProducerFencedError", "WriterFullError", "WriterStoppedError",
     "OffsetsTrimmedError", "SnapshotExpiredError", "LakeRolledBackError",
     "LakeMismatchError", "WarehouseMovedError", "DifferentHistoryError",
@@ -34,7 +34,7 @@ def test_public_names_are_those_of_the_snapshot():
 
 def test_every_public_error_has_a_kind():
     errors = {n for n in NAMES if n.endswith("Error") and n != "StreamhouseError"}
-    assert len(errors) == 23
+    assert len(errors) == 24
     for name in errors:
         error = getattr(sh, name)
         assert issubclass(error, sh.StreamhouseError)
@@ -54,7 +54,8 @@ def test_every_public_error_has_a_kind():
         (sh.Table.append, ["rows", "transaction"]),
         (sh.Table.to_arrow, ["columns", "filter", "as_of_timestamp_ms"]),
         (sh.Table.lookup_one, ["key", "columns", "max_staleness_ms", "at_least"]),
-        (sh.Table.tail, ["start", "columns", "include_metadata", "poll_ms", "stop", "until_ms"]),
+        (sh.Table.tail, ["start", "columns", "include_metadata", "poll_ms", "stop", "until_ms", "filter"]),
+        (sh.Table.follow, ["name", "start", "columns", "filter", "include_metadata", "skip_change_commits", "sink"]),
         (sh.Table.maintain, ["grace_ms", "dry_run"]),
     ],
     ids=lambda m: getattr(m, "__name__", ""),

@@ -14,7 +14,7 @@ from streamhouse_spark.config.table_properties import (
     is_keyed_property,
     parse_properties,
 )
-from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 from streamhouse_spark.schema.table_schema import TableSchema
 
 

@@ -52,6 +52,7 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 PROCESSES = 3
 PROCESS = st.integers(0, PROCESSES - 1)
@@ -160,7 +161,7 @@ class TableMachine(RuleBasedStateMachine):
         def work(table: Table) -> None:
             known = table.state.schema.names[2:]
             batch = self.history.new_batch(4, row_chars=LARGE if large else 4, columns=known)
-            staged = table.stager().stage(convert_to_schema(batch.rows(), table.state.schema, table=NAME))
+            staged = table.log_writer.stager().stage(convert_to_schema(batch.rows(), table.state.schema, table=NAME))
             self.held.append(HeldRows(process, table, staged, batch.number))
 
         self._act("stage", process, work, luck)
@@ -222,7 +223,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, luck=LUCK)
     def merge(self, process: int, luck: Luck = None) -> None:
-        self._act("merge", process, lambda table: (table.refresh(), table.merge_inline(), table.merge_small()), luck)
+        self._act("merge", process, lambda table: (table.refresh(), merge_inline(table), merge_small(table)), luck)
 
     @rule(process=PROCESS, luck=LUCK)
     def maintain(self, process: int, luck: Luck = None) -> None:
@@ -463,7 +464,7 @@ class _Committing:
 def small_limits() -> Iterator[None]:
     with (
         one_thing_at_a_time(),
-        mock.patch.object(garbage_collection, "FLOOR_STEP_MIN", 2),
+        mock.patch.object(garbage_collection, "WATERMARK_STEP_MIN", 2),
         mock.patch.object(merge, "INLINE_RECORDS_MAX", 6),
         compacting_early(),
         mock.patch.object(merge.plan_small_merge, "__defaults__", (2,)),

@@ -187,7 +187,7 @@ HAPPENINGS = [
 
 
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(seed, marks=pytest.mark.soak) for seed in SOAK_SEEDS)])
-def test_a_random_life(own_cache, monkeypatch, tmp_path, seed):
+def test_random_lives_of_adopted_paimon_tables_agree_with_a_model(own_cache, monkeypatch, tmp_path, seed):
     monkeypatch.setenv("STREAMHOUSE_CACHE_DIR", str(own_cache))  # what `another_host` changes is put back
     life = Life(seed, tmp_path)
     life.begin()

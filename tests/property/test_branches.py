@@ -18,6 +18,7 @@ from kit.machines import DAY_MS, WarehouseMachine
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 BRANCHES_MAX = 3
 WHICH = st.integers(0, BRANCHES_MAX)
@@ -105,8 +106,8 @@ class Branches(WarehouseMachine):
     @rule(which=WHICH)
     def merge(self, which: int) -> None:
         table = self.opened(self.pick(which))
-        table.merge_inline()
-        table.merge_small()
+        merge_inline(table)
+        merge_small(table)
 
     @rule()
     def tier(self) -> None:
@@ -210,5 +211,5 @@ KINDS = [Branches, BranchesByKey, AdoptedBranches, AdoptedBranchesByKey]
 
 @pytest.mark.parametrize("num_examples", [3, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", KINDS, ids=["log", "by key", "adopted", "adopted by key"])
-def test_histories(kind, num_examples, own_cache):
+def test_random_histories_of_branches_agree_with_dictionaries(kind, num_examples, own_cache):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25))

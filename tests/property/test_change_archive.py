@@ -22,6 +22,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 HOUR_MS = 3_600_000
 NUM_STEPS = 40
@@ -184,7 +185,7 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
         case "tier" if table.has_lake:
             tier(table)
         case "merge":
-            table.merge_inline()
+            merge_inline(table)
         case "add" | "rename" | "drop" | "widen":
             change_columns(table, step, model.number)
         case "jump":
@@ -225,7 +226,7 @@ def change_columns(table: Table, how: str, number: int) -> None:
         pytest.param(range(100, 120), "false", 8, marks=pytest.mark.long),
     ],
 )
-def test_any_history(monkeypatch, seeds, lake, pages_to_join):
+def test_archived_changes_are_complete_in_any_history(monkeypatch, seeds, lake, pages_to_join):
     monkeypatch.setattr(maintenance, "PAGES_TO_JOIN", pages_to_join)
     met = Counter[str]()
     for seed in seeds:

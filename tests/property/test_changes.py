@@ -69,7 +69,7 @@ def test_net_changes_in_the_order_of_keys(batches):
 
 
 @given(BATCHES)
-def test_without_before_images(batches):
+def test_a_changelog_without_before_images_has_all_other_changes(batches):
     full, wal = {}, {}
     for batch in batches:
         expected = [change for change in write(full, batch) if change[0] != ChangeType.UPDATE_BEFORE]
@@ -83,7 +83,7 @@ def test_an_engine_that_keeps_rows_says_nothing():
     assert write(stored, [(False, ("a", 2, None))], FirstRowMerge()) == []
 
 
-def test_nothing_in_nothing_out():
+def test_no_writes_give_no_changes():
     assert write({}, []) == []
 
 
@@ -116,7 +116,7 @@ class TestSchemas:
         assert found.exists.tolist() == [True, False, True, True]
 
     @pytest.mark.parametrize("wanted", [None, ["tags"]])
-    def test_no_rows(self, wanted):
+    def test_unpacking_no_rows_gives_empty_typed_columns(self, wanted):
         values = ValueFormat({1: SCHEMA}, 1)
         found = values.unpack([], wanted and SCHEMA.select(wanted).columns)
         assert [(len(c), c.type) for c in found.columns] == [

@@ -134,5 +134,5 @@ class ClonesByKey(Clones):
 
 @pytest.mark.parametrize("num_examples", [3, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [Clones, ClonesByKey], ids=["log", "by key"])
-def test_histories(kind, num_examples, own_cache):
+def test_random_histories_of_clones_agree_with_dictionaries(kind, num_examples, own_cache):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25))

@@ -82,7 +82,7 @@ def test_older_rows_and_a_tail_are_the_rows(kind, data):
 @pytest.mark.parametrize("num_rows", [3, 5000])
 @pytest.mark.parametrize("is_sorted", [True, False])
 @pytest.mark.parametrize("columns", [1, 2], ids=["eight bytes", "more"])
-def test_membership(num_rows, is_sorted, columns):
+def test_a_key_set_holds_exactly_its_keys(num_rows, is_sorted, columns):
     rng = np.random.default_rng(3)
     asked = rng.integers(-1000, 1000, num_rows)
     asked = np.sort(asked) if is_sorted else asked
@@ -98,7 +98,7 @@ def test_membership(num_rows, is_sorted, columns):
     assert wanted[places].tolist() == asked[found].tolist()
 
 
-def test_no_keys():
+def test_a_key_set_without_keys_holds_nothing():
     none, some = encode_keys([pa.array([], pa.int64())]), encode_keys([pa.array([1, 2])])
     assert KeySet(none).holds(some).tolist() == [False, False]
     assert KeySet(some).holds(none).tolist() == []

@@ -116,7 +116,7 @@ class History:
 
 
 @pytest.mark.parametrize(("lake", "seeds"), [(NO_LAKE, 20), (LAKE, 5), (PAIMON, 5)], ids=["none", "iceberg", "paimon"])
-def test_histories(lake, seeds, own_cache):
+def test_random_histories_of_defaults_agree_with_a_model(lake, seeds, own_cache):
     for seed in range(seeds):
         history = History(seed * 10, lake)
         for _ in range(30):

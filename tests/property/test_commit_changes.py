@@ -21,6 +21,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.read.scan_executor import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1, 2])
@@ -59,7 +60,7 @@ GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=
 
 UPKEEP = {
     "compact": lambda table: table.lake.compact(purge=True),
-    "merge": lambda table: table.merge_inline(),
+    "merge": merge_inline,
     "tier": tier,
     "trim": trim_tiered,
 }
@@ -67,7 +68,7 @@ UPKEEP = {
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("num_examples", [25, pytest.param(400, marks=pytest.mark.long)])
-def test_a_table_without_a_key(lake_format, num_examples):
+def test_changes_of_a_log_table_lead_from_version_to_version(lake_format, num_examples):
     @settings(deadline=None, max_examples=num_examples)
     @given(steps=STEPS, tiers_each=st.booleans())
     def any_history(steps, tiers_each):
@@ -90,7 +91,7 @@ def test_a_table_without_a_key(lake_format, num_examples):
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
 @pytest.mark.parametrize("num_examples", [10, pytest.param(200, marks=pytest.mark.long)])
-def test_a_table_with_a_key(lake_format, num_examples):
+def test_changes_of_a_keyed_table_lead_from_version_to_version(lake_format, num_examples):
     @settings(deadline=None, max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps):

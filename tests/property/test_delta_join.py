@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("seed", few_of(range(30), 6))
-def test_a_random_history(seed):
+def test_a_delta_join_leaves_the_joined_rows_after_any_history(seed):
     world = sim_world(seed, SimClock())
     wh = Warehouse("wh", storage=MemoryStorage(world), world=world)
     chance = random.Random(seed)

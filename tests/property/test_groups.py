@@ -14,7 +14,7 @@ from faults.scenarios import NAME, NO_LAKE
 from faults.sim import sim_world
 from faults.turns import in_turns
 from streamhouse_spark import BucketOffsets, StreamhouseError, Table, Transaction, TransactionConflictError, Warehouse
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage

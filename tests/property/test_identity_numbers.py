@@ -57,17 +57,17 @@ def run(seed, steps):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_histories(seed):
+def test_identity_numbers_are_unique_in_random_histories(seed):
     run(seed, 40)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 200))
-def test_more_random_histories(seed):
+def test_identity_numbers_are_unique_in_long_random_histories(seed):
     run(seed, 80)
 
 
-def test_threads_and_processes_at_the_same_time():
+def test_identity_numbers_of_concurrent_threads_and_processes_are_unique():
     warehouses = hosts(0, 2)
     table = warehouses[0].create_table("t", "id BIGINT, v INT", properties={**HOT, "table.identity.id": "ALWAYS"})
     handles = [table, table, warehouses[1].table("t"), warehouses[1].table("t")]

@@ -92,7 +92,7 @@ odd_claims = st.dictionaries(
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_a_token_that_another_one_made(examples):
+def test_a_token_of_another_issuer_is_never_believed(examples):
     """By other keys, without any, and with the public key as if it were a secret; every header."""
     makers = [
         lambda head, body: signed("RS256", head, body, OTHER["RS256"]),
@@ -111,7 +111,7 @@ def test_a_token_that_another_one_made(examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_odd_claims_of_the_provider_itself(examples):
+def test_odd_claims_of_the_provider_are_accepted_or_rejected(examples):
     @profile(examples)
     @given(headers, odd_claims, st.sampled_from(list(KEYS)))
     def holds(header, claims, kid):

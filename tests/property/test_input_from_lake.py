@@ -90,7 +90,7 @@ def chosen(files: dict[str, bytes], parts: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_json(files, lake_format, own_cache, examples):
+def test_forged_json_of_a_lake_is_an_error_or_read(files, lake_format, own_cache, examples):
     keys = chosen(files, JSON[lake_format])
 
     @profile(examples)
@@ -103,7 +103,7 @@ def test_json(files, lake_format, own_cache, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_avro(files, lake_format, own_cache, examples):
+def test_forged_avro_of_a_lake_is_an_error_or_read(files, lake_format, own_cache, examples):
     keys = chosen(files, [".avro"] if lake_format == "iceberg" else ["/manifest/"])
     whole = {key: read_avro(files[key], key) for key in keys}
 

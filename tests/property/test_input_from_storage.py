@@ -60,7 +60,7 @@ def read(files):
 
 @pytest.mark.parametrize("examples", [5, pytest.param(MANY // 10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("part", PARTS)
-def test_damage_is_found(files, part, examples):
+def test_damaged_files_of_a_log_are_detected(files, part, examples):
     whole, rows = files
     keys = sorted(key for key in whole if part in key)
     assert keys
@@ -79,7 +79,7 @@ def test_damage_is_found(files, part, examples):
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("kind", ["commit", "checkpoint"])
-def test_a_right_checksum_around_wrong_fields(files, kind, examples):
+def test_forged_files_with_a_right_checksum_are_corrupt_data(files, kind, examples):
     """Such a file was made by another program: it is told as damaged, and nothing of it counts."""
     whole, _ = files
     part = f"/{kind}s/0"

@@ -47,7 +47,7 @@ def warehouse(tmp_path_factory):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_names(warehouse, examples):
+def test_any_name_is_accepted_or_a_typed_error(warehouse, examples):
     @profile(examples)
     @given(names)
     def holds(name):
@@ -61,7 +61,7 @@ def test_names(warehouse, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_conditions_columns_and_properties(warehouse, examples):
+def test_any_condition_column_or_property_is_accepted_or_a_typed_error(warehouse, examples):
     table = warehouse.table("s.t")
 
     @profile(examples)
@@ -78,7 +78,7 @@ def test_conditions_columns_and_properties(warehouse, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_rows(warehouse, examples):
+def test_any_rows_are_accepted_or_a_typed_error(warehouse, examples):
     table = warehouse.table("s.t")
 
     @profile(examples)
@@ -107,7 +107,7 @@ def files() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("examples", EXAMPLES)
 @pytest.mark.parametrize("kind", files())
-def test_files_of_rows(warehouse, tmp_path, kind, examples):
+def test_any_file_of_rows_is_loaded_or_a_typed_error(warehouse, tmp_path, kind, examples):
     table, path = warehouse.table("s.t"), tmp_path / "rows"
 
     def loaded(rules):
@@ -125,7 +125,7 @@ def test_files_of_rows(warehouse, tmp_path, kind, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_files_of_rights(warehouse, tmp_path, examples):
+def test_any_file_of_rights_is_loaded_or_a_typed_error(warehouse, tmp_path, examples):
     parts = ["[clients.a]\n", "token_sha256 = ", f"'{'0' * 64}'\n", "write = ['*']\n", "read = 1\n", "[oidc]\n",
              "=", "issuer='https://x'\n", "requests_per_second = nan\n", "[groups.g]\n", "[[clients]]\n",
              "a.b=1\n"]  # fmt: skip

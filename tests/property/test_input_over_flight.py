@@ -74,7 +74,7 @@ commands = st.builds(
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_commands_and_tickets(served, examples):
+def test_any_flight_command_or_ticket_gets_an_answer(served, examples):
     @profile(examples)
     @given(st.one_of(commands, st.binary(max_size=200), json_values.map(lambda value: json.dumps(value).encode())))
     def holds(wanted):
@@ -97,7 +97,7 @@ def test_tickets_that_were_changed(served, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_paths_and_criteria(served, examples):
+def test_any_flight_path_or_criteria_gets_an_answer(served, examples):
     words = st.one_of(st.text(max_size=40), names).map(lambda word: word.encode("utf-8", "replace"))
 
     @profile(examples)

@@ -75,7 +75,7 @@ def answered(client, method, path, **more):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_writes(served, examples):
+def test_any_write_over_http_gets_an_answer(served, examples):
     @profile(examples)
     @given(paths, queries, bodies, st.sampled_from(TYPES), identities)
     def holds(name, query, body, kind, identity):
@@ -86,7 +86,7 @@ def test_writes(served, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_reads(served, examples):
+def test_any_read_over_http_gets_an_answer(served, examples):
     @profile(examples)
     @given(paths, queries, st.sampled_from(["", "/rows", "/lookup"]), st.sampled_from(TYPES))
     def holds(name, query, tail, kind):
@@ -96,7 +96,7 @@ def test_reads(served, examples):
 
 
 @pytest.mark.parametrize("examples", EXAMPLES)
-def test_the_catalog(served, examples):
+def test_any_request_to_the_iceberg_catalog_gets_an_answer(served, examples):
     @profile(examples)
     @given(
         st.one_of(st.just("s"), paths),

@@ -79,7 +79,7 @@ def changelog(table):
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=25)
 @given(steps=STEPS)
-def test_histories(engine, steps, tmp_path_factory):
+def test_prepared_changes_count_once_in_random_histories(engine, steps, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:  # simulated worlds give tables of all examples the same identity
         patch.setenv("STREAMHOUSE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         try:

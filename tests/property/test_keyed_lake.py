@@ -147,7 +147,7 @@ class History:
     def append(self, rng):
         if not self.shape.foreign or not self.table.lake().exists():
             return
-        lake = self.table.lake().place.load()
+        lake = self.table.lake().binding.load()
         row = self.row(rng)[: len(lake.schema().fields)]
         schema = lake.schema().as_arrow()
         lake.append(pa.table([pa.array([v], f.type) for v, f in zip(row, schema, strict=True)], schema=schema))
@@ -161,7 +161,7 @@ class History:
         name, place = self.table.state.primary_key[0], self.table.key_indexes[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # no such row
-            self.table.lake().place.load().delete(EqualTo(name, key[0]))
+            self.table.lake().binding.load().delete(EqualTo(name, key[0]))
         self.held = {k: [row for row in rows if row[place] != key[0]] for k, rows in self.held.items()}
 
     def truncate(self, _rng):
@@ -191,7 +191,7 @@ class History:
         if not lake.exists():
             return
         assert self.table.foreign_rows() == expected
-        snapshot = lake.place.load().current_snapshot()
+        snapshot = lake.binding.load().current_snapshot()
         if snapshot is not None:
             files = lake.scan_files(
                 snapshot_id=snapshot.snapshot_id, columns=["n"], schema=self.table.state.schema
@@ -211,7 +211,7 @@ def always_compacting():
 
 
 @pytest.mark.parametrize("num_examples", [25, pytest.param(100, marks=pytest.mark.long)])
-def test_histories(num_examples):
+def test_the_lake_has_the_current_rows_after_each_random_step(num_examples):
     @settings(max_examples=num_examples)
     @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
     @example(
@@ -243,7 +243,7 @@ def check_history(name, before_images, steps):
 
 
 @pytest.mark.long
-def test_services_at_once():
+def test_concurrent_services_and_compaction_keep_every_row():
     """A writer, two tiering services, and a compactor that also expires."""
     storage = MemoryStorage(World())
     writer = KeyedTable(storage, World(), bucket_key="id", num_buckets=2)

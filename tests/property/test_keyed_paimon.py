@@ -136,19 +136,19 @@ class History:
         then = [row[: self.num_own] for row in self.then[number]]
         assert [row[: self.num_own] for row in rows_of(older, table.state.schema)] == then
         n = rng.randrange(9)
-        plan = lake.plan_read(columns=["n", "name"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
+        plan = lake.plan_read(columns=["n", "name"], node=filter_of(lake.binding.spec.schema, ("n", "=", n)))
         matching = lake_rows(lake, plan, filter=pc.field("n") == n)
         place = table.state.schema.names.index("n")
         names = sorted((row[place - 1] for row in found if row[place] == n), key=repr)
         assert sorted(matching["name"].to_pylist(), key=repr) == names
-        entries = live_entries(lake.place, lake.place.require())
+        entries = live_entries(lake.binding, lake.binding.require())
         ends = table.state.ends
         assert all(entry.file.max_sequence_number < ends[entry.bucket] for entry in entries)
 
 
 @given(name=st.sampled_from(sorted(SHAPES)), before_images=st.booleans(), steps=STEPS)
 @settings(max_examples=examples_wanted() or 12)
-def test_histories(name, before_images, steps):
+def test_the_paimon_lake_has_the_current_rows_after_each_random_step(name, before_images, steps):
     schema, values, options = SHAPES[name]
     clock = SimClock()
     world = World(clock, sim_world(1).ids)

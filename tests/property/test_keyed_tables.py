@@ -366,7 +366,7 @@ def _few_changes_make_snapshots_due(monkeypatch, own_cache):
         for seed in range(num)
     ],
 )
-def test_histories(seed, lake, tmp_path):
+def test_random_histories_of_keyed_tables_agree_with_a_dictionary(seed, lake, tmp_path):
     history = History(seed, tmp_path, lake=lake)
     for _ in range(30):
         history.step()

@@ -20,7 +20,7 @@ from faults.sequential import one_thing_at_a_time
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import CommitConflictError, OffsetRange, Transaction
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv import change_staging
@@ -171,7 +171,7 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("before_images", [True, False], ids=["full", "wal"])
 @pytest.mark.parametrize("num_examples", [30, pytest.param(100, marks=pytest.mark.long)])
-def test_histories(tmp_path_factory, num_examples, before_images):
+def test_random_writes_of_several_hosts_agree_with_a_dictionary(tmp_path_factory, num_examples, before_images):
     @settings(max_examples=num_examples)
     @given(steps=STEPS)
     def any_history(steps):
@@ -245,7 +245,7 @@ def test_a_lost_race_is_worked_out_again(host, storage):
     assert folded(storage, a.log.state) == a.rows()
 
 
-def test_writers_at_once(host, storage):
+def test_concurrent_writers_sum_every_write_once(host, storage):
     hosts = [host(str(i), seed=i, engine=SUMS) for i in range(3)]
     barrier = threading.Barrier(len(hosts))
 
@@ -384,7 +384,7 @@ def test_a_writer_that_comes_between_plan_and_record_is_seen(host, storage):
     assert a.rows() == {0: (0, "b", 10)} == folded(storage, a.log.refresh())
 
 
-def test_increments_at_once(host, storage):
+def test_concurrent_increments_are_never_lost(host, storage):
     """Nobody's increment is lost, whoever has to run again."""
     hosts = [host(str(i), seed=i) for i in range(3)]
     hosts[0].write([(False, (key, None, 0)) for key in range(3)])
@@ -408,7 +408,7 @@ def test_increments_at_once(host, storage):
     assert hosts[1].rows() == {key: (key, None, 30) for key in range(3)} == folded(storage, hosts[1].log.state)
 
 
-def test_a_fault_at_every_call_of_a_rewrite(tmp_path):
+def test_a_repeated_rewrite_happens_once_whichever_call_fails(tmp_path):
     """Running an operation again with what it had read makes it happen once, whatever the first run was told."""
     folders = (tmp_path / str(number) for number in itertools.count())
     used, base = [], {}
@@ -489,7 +489,9 @@ BATCH_UNDER_FAULTS = [*((False, (i, "c", 7)) for i in range(8)), (True, (2, None
 @pytest.mark.sampled(14)
 @pytest.mark.parametrize("cache", ["empty", "up to date"])
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "objects"])
-def test_a_fault_at_every_call(tmp_path, inline, cache, monkeypatch, in_order, share):
+def test_a_keyed_batch_is_stored_once_or_not_at_all_whichever_call_fails(
+    tmp_path, inline, cache, monkeypatch, in_order, share
+):
     """Whatever the writer is told: the table has the batch once or not at all, and its changelog tells the truth."""
     if not inline:
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)

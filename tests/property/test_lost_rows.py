@@ -159,7 +159,7 @@ class Life:
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(2))
-def test_lives(seed, engine):
+def test_lost_rows_are_reported_in_random_lives(seed, engine):
     Life(seed, engine).run()
 
 
@@ -167,5 +167,5 @@ def test_lives(seed, engine):
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seed", range(2, 40))
-def test_more_lives(seed, engine):
+def test_lost_rows_are_reported_in_more_random_lives(seed, engine):
     Life(seed, engine).run()

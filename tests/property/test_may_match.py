@@ -28,9 +28,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from streamhouse_spark.datasource.scan.pushed_filters import column_types, parse_filters
-from streamhouse_spark.expressions.evaluation import possible_rows
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import Node, to_plan_value
+from streamhouse_spark.expressions.row_masks import possible_rows
 from streamhouse_spark.lake.iceberg.scan import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
@@ -39,8 +39,8 @@ from streamhouse_spark.lake.reader import file_may_match
 from streamhouse_spark.lake.types import LakeProjection
 from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.schema.table_schema import TableSchema
-from unit.datasource.catalog.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
-from unit.datasource.catalog.scan.test_pushed_filters import STATE, file_of, segment_of
+from unit.datasource.scan.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal
+from unit.datasource.scan.test_pushed_filters import STATE, file_of, segment_of
 
 TABLE = TableSchema.of(SCHEMA)
 COMPARISONS = {
@@ -262,7 +262,7 @@ def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Meaning]
 
 
 @pytest.mark.parametrize("name", TWO_VALUES)
-def test_every_small_case(name):
+def test_every_small_filter_prunes_no_matching_row(name):
     values = [*TWO_VALUES[name], None, *([math.nan, math.inf] if name in "fg" else [])]
     rows = [dict.fromkeys(SCHEMA.names) | {name: value} for value in values]
     contents = [chosen for length in (1, 2) for chosen in combinations(range(len(values)), length)]
@@ -317,7 +317,7 @@ PROPERTIES = [
 
 @pytest.mark.parametrize("num_examples", [60, pytest.param(300, marks=pytest.mark.long)])
 @pytest.mark.parametrize(("leaves_out_nothing", "drawn"), PROPERTIES, ids=["spark", "predicates", "arrow"])
-def test_random_filters(leaves_out_nothing, drawn, num_examples):
+def test_random_filters_prune_no_matching_row(leaves_out_nothing, drawn, num_examples):
     settings(max_examples=num_examples, derandomize=True, deadline=None)(given(drawn)(leaves_out_nothing))()
 
 

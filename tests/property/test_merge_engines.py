@@ -81,7 +81,7 @@ SMALL = st.none() | st.integers(-50, 50)
 
 @given(st.lists(st.tuples(st.lists(st.tuples(st.booleans(), st.tuples(KEYS, SMALL, SMALL)), min_size=1),
                           st.sampled_from([None, (1,), (2,), (1, 2)])), max_size=5))  # fmt: skip
-def test_last_row_and_partial_updates(batches):
+def test_last_rows_and_partial_updates_agree_with_a_dictionary(batches):
     bucket = Bucket([pa.string(), pa.int32(), pa.int64()], lambda targets: ColumnwiseMerge(frozenset({0}), {}, targets))
     model = {}
     for batch, targets in batches:
@@ -158,7 +158,7 @@ def parameters() -> list[ParameterSet]:
 
 @pytest.mark.parametrize("case", parameters())
 @given(data=st.data())
-def test_aggregations(case, data):
+def test_aggregations_agree_with_a_dictionary(case, data):
     function, data_type, values, reduced = case
     folds = {1: fold_of(function, "v", data_type, delimiter="|"), 2: fold_of("sum", "n", pa.int64())}
     bucket = Bucket(
@@ -185,7 +185,7 @@ def test_every_function_is_compared():
 
 
 @given(st.lists(st.lists(st.tuples(st.just(False), st.tuples(KEYS, SMALL)), min_size=1), max_size=4))
-def test_first_row(batches):
+def test_the_first_row_engine_agrees_with_a_dictionary(batches):
     bucket = Bucket([pa.string(), pa.int64()], lambda _: FirstRowMerge())
     model = {}
     for batch in batches:
@@ -196,7 +196,7 @@ def test_first_row(batches):
 
 @pytest.mark.parametrize("data_type", [pa.int32(), pa.int64(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")])
 @given(data=st.data())
-def test_versioned(data_type, data):
+def test_the_versioned_engine_agrees_with_a_dictionary(data_type, data):
     def version(number):
         return number if not pa.types.is_timestamp(data_type) else pa.scalar(number, data_type).as_py()
 

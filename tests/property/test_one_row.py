@@ -52,7 +52,7 @@ def shown(value):
 
 
 @given(rows())
-def test_rows(case):
+def test_single_rows_are_decoded_as_vectors_are(case):
     types, columns, wanted = case
     names = [f"c{i}" for i in range(len(types))]
     codec = RowCodec(types)
@@ -70,7 +70,7 @@ KEYS = {pa.int16(): INTEGERS[16], pa.int32(): INTEGERS[32], pa.int64(): INTEGERS
 
 
 @given(st.data(), st.lists(st.sampled_from(list(KEYS)), min_size=1, max_size=3), st.integers(1, 9))
-def test_keys_and_buckets(data, types, num_buckets):
+def test_single_keys_have_the_bytes_and_bucket_of_vectors(data, types, num_buckets):
     values = [data.draw(KEYS[t]) for t in types]
     place = data.draw(st.sampled_from([None, *range(len(types))]))
     columns = [pa.array([value], t) for value, t in zip(values, types, strict=True)]
@@ -90,7 +90,7 @@ def test_values_that_are_no_plain_keys_are_left_to_arrow(data_type, value):
 
 
 @pytest.mark.parametrize("data_type", [t for t in KEYS if t != pa.string()], ids=str)
-def test_the_range_of_integers(data_type):
+def test_integers_out_of_range_have_no_key(data_type):
     half = 1 << data_type.bit_width - 1
     found = [KeyEncoder([data_type], None, 1).encode([value]) for value in (-half - 1, -half, half - 1, half)]
     assert [key is None for key in found] == [True, False, False, True]

@@ -44,7 +44,7 @@ def answer_to(client: httpx2.Client, case) -> tuple[int, str, bytes]:
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_operation(server, operation, mode):
+def test_each_operation_answers_as_the_openapi_page_describes(server, operation, mode):
     method, _, path = operation.partition(" ")
     described = openapi()["paths"][path][method.lower()]["responses"]["200"]["content"]
     strategy = PAGE[path][method].as_strategy(schemathesis.GenerationMode[mode.upper()])

@@ -98,11 +98,11 @@ class Model:
             assert report.files_added < report.files_removed
 
     def do_expire(self, keep: int) -> None:
-        before = self.lake.place.snapshots.ids()
+        before = self.lake.binding.snapshots.ids()
         planned = self.lake.expire(keep_last=keep, keep_ms=-1000, dry_run=True)
-        assert self.lake.place.snapshots.ids() == before
+        assert self.lake.binding.snapshots.ids() == before
         assert self.lake.expire(keep_last=keep, keep_ms=-1000) == planned
-        left = self.lake.place.snapshots.ids()
+        left = self.lake.binding.snapshots.ids()
         assert left == before[len(planned.snapshots) :]
         assert len(left) >= min(keep, len(before))
 
@@ -116,7 +116,7 @@ class Model:
         self._files(self.lake.write_context(), 2)
 
     def do_tag(self, number: int) -> None:
-        newest = self.lake.place.snapshots.newest()
+        newest = self.lake.binding.snapshots.newest()
         if newest is not None:
             data = self.storage.read(f"{PLACE}/snapshot/snapshot-{newest.id}")
             self.storage.put(f"{PLACE}/tag/tag-t{number}", data)
@@ -128,7 +128,7 @@ class Model:
 
     def do_foreign(self) -> None:
         """A snapshot without offsets, as another engine makes one."""
-        snapshot = commit_snapshot(self.lake.place, lambda _: Change())
+        snapshot = commit_snapshot(self.lake.binding, lambda _: Change())
         key = f"{PLACE}/snapshot/snapshot-{snapshot.id}"
         made = json.loads(self.storage.read(key))
         del made["properties"]
@@ -140,7 +140,7 @@ class Model:
             assert held.offsets == self.lake.newest().offsets
 
     def check(self) -> None:
-        ids = self.lake.place.snapshots.ids()
+        ids = self.lake.binding.snapshots.ids()
         assert ids == list(range(ids[0], ids[-1] + 1)) if ids else True
         for snapshot_id in ids:
             self._check(self.lake.snapshot(snapshot_id), self.held[snapshot_id])

@@ -28,6 +28,7 @@ from streamhouse_spark.lake.iceberg.scan import PartitionFilter
 from streamhouse_spark.log import data_skipping
 from streamhouse_spark.log.segments import writer
 from streamhouse_spark.table import drop_partition as table_partitions
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 Row = tuple[int, int | None, str | None]
 LANDS = ("de", "fr", None)
@@ -96,7 +97,7 @@ def check_reads(table: Table, model: list[Row]) -> None:
 
 def check_lake(table: Table, model: list[Row]) -> None:
     """The lake as Iceberg's own library reads it, and each of its files by its own spec."""
-    lake = table.open_lake().place.find()
+    lake = table.open_lake().binding.find()
     if lake is None:
         assert not model
         return
@@ -147,7 +148,7 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
                 assert table.drop_partition(chosen).rows == len(model) - len(kept)
                 model = kept
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
                 check_lake(table, model)
@@ -165,19 +166,19 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
 
 @settings(deadline=None, max_examples=12)
 @given(steps=STEPS, first=LAYOUT)
-def test_a_table_without_a_key(steps, first):
+def test_log_tables_keep_their_rows_through_changes_of_partitioning(steps, first):
     check(steps, first)
 
 
 @pytest.mark.long
 @settings(deadline=None, max_examples=400)
 @given(steps=STEPS, first=LAYOUT)
-def test_many_tables_without_a_key(steps, first):
+def test_log_tables_keep_their_rows_through_many_changes_of_partitioning(steps, first):
     check(steps, first)
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.long)])
-def test_a_table_with_a_key(examples):
+def test_keyed_tables_keep_their_rows_through_changes_of_partitioning(examples):
     @settings(deadline=None, max_examples=examples)
     @given(steps=STEPS, first=LAYOUT)
     def run(steps, first):
@@ -222,7 +223,7 @@ def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> No
                 assert table.drop_partition(chosen).rows == len(model) - len(kept)
                 model = kept
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
                 check_lake(table, list(model))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark.log.actions import Append, Create, TieredSnapshot
 from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, plan_trim
-from streamhouse_spark.log.history_epochs import ConsumerPosition
+from streamhouse_spark.log.history_index import ConsumerPosition
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState, fold

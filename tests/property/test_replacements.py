@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kit.tables import tier, trim_tiered
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.kv.tablet import close_tablets
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 IDS = st.integers(0, 11)
 DAYS = st.sampled_from([0, 1, 2, None])
@@ -51,7 +52,7 @@ def partition_of(day: int | None, partitioned_by: str) -> int | None:
 )
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_a_table_without_a_key(partitioned_by, lake, steps):
+def test_replacements_in_log_tables_agree_with_a_model(partitioned_by, lake, steps):
     storage = new_store()
     properties = {"table.datalake.format": lake}
     table = open_warehouse(storage, 1).create_table(
@@ -75,7 +76,7 @@ def test_a_table_without_a_key(partitioned_by, lake, steps):
                 assert table.delete(where=[("id", "=", gone)]) == sum(n == gone for n, _ in model)
                 model = [pair for pair in model if pair[0] != gone]
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
                 assert pairs_of(table.lake.to_arrow()) == sorted(model, key=repr)
@@ -92,7 +93,7 @@ def test_a_table_without_a_key(partitioned_by, lake, steps):
 @pytest.mark.parametrize("partitioned_by", ["day", "truncate(2, day)"])
 @settings(deadline=None)
 @given(steps=STEPS)
-def test_a_table_with_a_key(partitioned_by, steps):
+def test_replacements_in_keyed_tables_agree_with_a_model(partitioned_by, steps):
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, STREAMHOUSE_CACHE_DIR=cache):
         close_tablets()
         check_with_a_key(partitioned_by, steps)
@@ -124,7 +125,7 @@ def check_with_a_key(partitioned_by, steps):
                 table.delete([(gone, 0)])
                 model.pop((gone, 0), None)
             case ("merge",):
-                table.merge_inline()
+                merge_inline(table)
             case ("tier",):
                 tier(table)
             case ("trim",):

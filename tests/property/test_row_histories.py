@@ -20,6 +20,7 @@ from kit.row_replacement import replace_rows
 from kit.tables import tier, trim_tiered
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, Table
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 IDS = st.integers(0, 6)
 DAYS = st.integers(0, 2)
@@ -148,8 +149,8 @@ class RowHistories(WarehouseMachine):
 
     @rule()
     def merge_segments(self) -> None:
-        self.table.merge_inline()
-        self.table.merge_small()
+        merge_inline(self.table)
+        merge_small(self.table)
 
     @rule()
     def trim(self) -> None:
@@ -214,5 +215,5 @@ def texts(rows: Counter[Row]) -> Counter[Row]:
 
 @pytest.mark.parametrize("num_examples", [5, pytest.param(250, marks=pytest.mark.long)])
 @pytest.mark.parametrize("kind", [RowHistories, PaimonRowHistories], ids=["iceberg", "paimon"])
-def test_histories(kind, num_examples):
+def test_random_statements_on_log_tables_agree_with_a_bag_of_rows(kind, num_examples):
     run_state_machine_as_test(kind, settings=settings(max_examples=num_examples, stateful_step_count=25, deadline=None))

@@ -22,7 +22,7 @@ LIMITS = settings(
 """A failing history is printed as it is; with STREAMHOUSE_PROPERTY_SHRINK set, a short one is looked for."""
 
 
-def test_random_histories_against_a_dictionary():
+def test_random_histories_of_log_tables_agree_with_a_dictionary():
     """The same histories in each test run; others in each soak run, or with STREAMHOUSE_PROPERTY_EXAMPLES set."""
     examples = machine.examples_wanted()
     how = settings(LIMITS, max_examples=examples or 60, derandomize=examples is None)

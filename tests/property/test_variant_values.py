@@ -37,7 +37,7 @@ def test_what_goes_in_comes_out(value):
 
 
 @given(JSON)
-def test_pyspark_reads_it(value):
+def test_pyspark_decodes_our_variants(value):
     from pyspark.sql.types import VariantVal
 
     parts = encode_variant(value)
@@ -45,7 +45,7 @@ def test_pyspark_reads_it(value):
 
 
 @given(JSON)
-def test_it_reads_pysparks(value):
+def test_variants_of_pyspark_are_decoded(value):
     from pyspark.sql.types import VariantVal
 
     made = VariantVal.parseJson(json.dumps(value))
@@ -65,7 +65,7 @@ def _same(found, value) -> bool:
 
 @settings(max_examples=50)
 @given(st.lists(JSON, min_size=1, max_size=5))
-def test_lines_of_json(values):
+def test_variants_in_lines_of_json_are_read(values):
     schema = pa.schema([("id", pa.decimal128(38, 10)), ("v", VARIANT), ("s", pa.string())])
     numbers = [f"{i}.12345678901234567890"[:12] for i in range(len(values))]
     lines = [

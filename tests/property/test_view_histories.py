@@ -13,7 +13,7 @@ import pytest
 from faults.sequential import one_thing_at_a_time
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.kv import upsert_commit
-from streamhouse_spark.log import idempotency as outcome
+from streamhouse_spark.log import commit_validation as outcome
 from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table import refresh_commit
 from streamhouse_spark.views import local_reads, refresh, refresh_step, step_planning, temp_views

@@ -74,7 +74,7 @@ def test_requests_of_two_tables_are_apart(wh):
     assert one.costs().requests.puts > before.puts + 5
 
 
-def test_refusals_and_failures(wh, monkeypatch):
+def test_refusals_and_failures_are_counted_apart(wh, monkeypatch):
     table = wh.create_table("db.t", "id BIGINT")
     second = wh.table("db.t")
     table.append([{"id": 1}])

@@ -37,7 +37,7 @@ def host(directory, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_keyed_life(s3_server: S3Server, tmp_path, monkeypatch):
+def test_a_keyed_table_lives_on_s3_with_two_hosts(s3_server: S3Server, tmp_path, monkeypatch):
     monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 10)
     location, settings = f"s3://{s3_server.new_bucket()}/wh", settings_for(s3_server.endpoint)
     expected: dict[int, str] = {}

@@ -41,7 +41,7 @@ def live(wh: Warehouse, location: str) -> None:
     assert ids(wh.undrop_table("sales.orders")) == list(range(1, 51))
 
 
-def test_a_log_on_s3_of_a_warehouse_on_a_disk(tmp_path, location, own):
+def test_a_warehouse_on_a_disk_keeps_logs_on_s3(tmp_path, location, own):
     wh = Warehouse(tmp_path / "wh", own)
     live(wh, location)
     in_warehouse = [path.name for path in (tmp_path / "wh" / "tables").rglob("*") if path.is_file()]
@@ -63,7 +63,7 @@ def test_a_copy_takes_its_log_from_s3_into_the_warehouse(tmp_path, location, own
     assert ids(copied) == [*range(1, 51), 99]
 
 
-def test_a_log_on_a_disk_of_a_warehouse_on_s3(tmp_path, s3_server):
+def test_a_warehouse_on_s3_keeps_logs_on_a_disk(tmp_path, s3_server):
     wh = Warehouse(f"s3://{s3_server.new_bucket()}/wh", settings_for(s3_server.endpoint))
     live(wh, str(tmp_path / "logs"))
     assert list((tmp_path / "logs" / "tables").glob("*/commits/*.json"))

@@ -127,7 +127,7 @@ KEYS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("role", POLICIES)
-def test_each_folder_by_role(store, settings_of, role):
+def test_each_role_reaches_exactly_its_folders(store, settings_of, role):
     assert {kind: allowed(store, settings_of[role], f"{FOLDER}{key}") for kind, key in KEYS.items()} == MAY[role]
     assert allowed(store, settings_of[role], FOREIGN) == ""
 

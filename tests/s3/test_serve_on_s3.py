@@ -15,7 +15,7 @@ pytestmark = pytest.mark.s3
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
-def test_hot_and_cold_rows(s3_server: S3Server, keyed):
+def test_hot_and_cold_rows_are_served_from_s3(s3_server: S3Server, keyed):
     settings = settings_for(s3_server.endpoint)
     warehouse = Warehouse(f"s3://{s3_server.new_bucket()}/team/wh", settings)
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, n INT", primary_key=["id"] if keyed else [], buckets=2)

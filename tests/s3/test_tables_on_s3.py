@@ -17,6 +17,7 @@ from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transactio
 from streamhouse_spark.log.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.read.tail import REMOTE_POLL_MS
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.s3
@@ -38,7 +39,7 @@ def wh(location, settings) -> Warehouse:
     return Warehouse(location, settings)
 
 
-def test_a_life(wh, location, settings):
+def test_a_table_lives_on_s3_from_creation_to_drop(wh, location, settings):
     with pytest.raises(WarehouseNotFoundError, match=r"no streamhouse\.json"):
         wh.tables()
     table = wh.create_table("sales.orders", ALL_TYPES_DDL, partition_by=["c12"], buckets=2)
@@ -51,7 +52,7 @@ def test_a_life(wh, location, settings):
     for each in (table, other.table("sales.orders")):
         assert each.to_arrow().sort_by("id").equals(pa.concat_tables([small, large]).combine_chunks())
         assert each.to_arrow(columns=["id"], filter=[("id", "<", 3)]).sort_by("id")["id"].to_pylist() == [0, 1, 2]
-    assert table.merge_inline() == 1
+    assert merge_inline(table) == 1
     report = table.maintain()
     assert report.cleaned.deleted == []
     assert other.table("sales.orders").to_arrow().num_rows == 1540
@@ -141,7 +142,7 @@ def test_how_many_requests_things_cost(wh):
     assert not any(m.startswith("list") for m in asked(table.to_arrow))
 
 
-def test_following(wh, location, settings):
+def test_a_tail_follows_a_table_on_s3(wh, location, settings):
     table = wh.create_table("t", "id BIGINT", buckets=2, properties=PLAIN)
     following = Warehouse(location, settings).table("t").tail("earliest", include_metadata=True, until_ms=0)
     for i in range(5):
@@ -166,7 +167,7 @@ for i in range(8):
 """
 
 
-def test_two_processes_race(wh, location, settings):
+def test_two_racing_processes_on_s3_store_each_row_once(wh, location, settings):
     table = wh.create_table("t", "id BIGINT", buckets=2, properties={**PLAIN, "bucket.key": "id"})
     writers = [
         subprocess.Popen(

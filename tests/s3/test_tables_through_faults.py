@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from storage.s3_proxy import Fault, nothing, nth
 from storage.s3_server import settings_for
 from streamhouse_spark import ErrorKind, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.s3
 FAULTS = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN, Fault.CONFLICT]
@@ -115,7 +117,7 @@ def test_a_fault_at_every_read(proxy, faulty, direct, fault):
 
 
 @pytest.mark.long
-def test_two_writers_through_random_faults(proxy, faulty, direct):
+def test_two_writers_store_each_row_once_through_random_faults(proxy, faulty, direct):
     direct.create_table("t", "id BIGINT", buckets=2, properties={**PLAIN, "bucket.key": "id"})
     second = Warehouse(faulty.url, faulty.settings, world=World(faulty.world.clock, SimIds(9)))
     writers = [faulty.table("t"), second.table("t")]
@@ -126,7 +128,7 @@ def test_two_writers_through_random_faults(proxy, faulty, direct):
     for i in range(30):
         writer = rng.choice(writers)
         if rng.random() < 0.1:
-            stored(writer.merge_inline)
+            stored(partial(merge_inline, writer))
         batch = pa.table({"id": range(i * 100_000, i * 100_000 + (2 if rng.random() < 0.9 else 26_000))})
         done = stored(lambda: writer.append(batch))  # noqa: B023
         (acknowledged if done else unclear).update(batch["id"].to_pylist())

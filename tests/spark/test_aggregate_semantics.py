@@ -21,7 +21,7 @@ VALUES = {
 
 
 @pytest.mark.long
-def test_floats_with_nan(spark, wh):
+def test_aggregated_floats_treat_nan_as_spark_does(spark, wh):
     functions = ("max", "min", "sum")
     columns = ", ".join(f"{name}_{kind} {kind}" for name in functions for kind in ("float", "double"))
     properties = {f"fields.{name}_{kind}.agg": name for name in functions for kind in ("float", "double")}

@@ -71,13 +71,13 @@ def test_missing_table_names_the_create_table(spark, wh, target):
         (
             "append.target",
             {"startingOffsets": "latest"},
-            "INVALID_OPTION: .*startingOffsets cannot be used in write",
+            "INVALID_OPTION: .*startingOffsets is not supported in write",
         ),
-        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: txnAppId and txnVersion go together"),
+        ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: found option txnAppId without txnVersion"),
         ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE first"),
     ],
 )
-def test_refused(spark, wh, target, name, options, text):
+def test_a_bad_append_is_refused_before_it_writes(spark, wh, target, name, options, text):
     with pytest.raises(PySparkException, match=text):
         append(spark.range(3), wh, name, **options)
 
@@ -93,7 +93,7 @@ def test_missing_columns_are_added_before_the_rows(spark, wh):
     assert [tuple(row) for row in found] == [(3, "3", (3,))] * 2
 
 
-def test_no_table_name(spark, wh):
+def test_an_append_without_a_table_name_is_refused(spark, wh):
     with pytest.raises(PySparkException, match=r"INVALID_OPTION: no table name was given: say \.save"):
         spark.range(3).write.format("streamhouse").option("warehouse", wh.url).mode("append").save()
 

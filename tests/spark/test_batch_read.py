@@ -64,12 +64,12 @@ def test_union_is_lake_and_log(spark, wh, orders):
     assert load(spark, wh, "READ.Orders").where("id >= 590 and id < 610").count() == 20
 
 
-def test_union_after_trimming(spark, wh, trimmed):
+def test_a_read_has_all_rows_after_trimming(spark, wh, trimmed):
     assert load(spark, wh, "read.trimmed").selectExpr("count(*)", "sum(id)").first() == (800, 799 * 400)
 
 
 @pytest.mark.spark41
-def test_schema_picks_columns(spark, wh, orders):
+def test_a_given_schema_selects_columns(spark, wh, orders):
     found = load(spark, wh, "read.orders", "AMOUNT double, id long").where("id = 7 or id = 800")
     assert sorted(found.collect()) == [(3.5, 7), (400.0, 800)]
     assert found.schema.names == ["AMOUNT", "id"]
@@ -83,7 +83,7 @@ def test_schema_picks_columns(spark, wh, orders):
         ("name string not null", "NOT NULL"),
     ],
 )
-def test_schema_is_validated(spark, wh, orders, schema, text):
+def test_a_given_schema_that_does_not_fit_is_refused(spark, wh, orders, schema, text):
     with pytest.raises(PySparkException, match="SCHEMA_MISMATCH: ") as failure:
         load(spark, wh, "read.orders", schema).count()
     line = next(line for line in str(failure.value).splitlines() if "SCHEMA_MISMATCH: " in line)
@@ -103,7 +103,7 @@ def test_frame_is_one_state_however_often_it_is_used(spark, wh):
 
 
 @pytest.mark.spark41
-def test_system_tables(spark, wh, orders):
+def test_system_tables_are_read_in_batches(spark, wh, orders):
     buckets = load(spark, wh, "read.orders$buckets").collect()
     assert sum(row.log_end_offset for row in buckets) == 1000
     assert sum(row.lag for row in buckets) == 400
@@ -116,7 +116,7 @@ def test_system_tables(spark, wh, orders):
 
 
 @pytest.mark.parametrize("name", ["snapshots", "files", "manifests", "history", "refs", "partitions", "entries"])
-def test_metadata_tables_of_the_lake(spark, wh, orders, name):
+def test_metadata_tables_of_the_lake_are_read(spark, wh, orders, name):
     found = load(spark, wh, f"read.orders$lake${name}")
     assert found.count() == orders.lake.metadata(name).num_rows > 0
     found.collect()
@@ -130,7 +130,7 @@ def test_lake_is_empty_before_the_first_round(spark, wh):
 
 
 @pytest.mark.always
-def test_changelog(spark, wh, orders, trimmed):
+def test_the_changelog_is_read_in_batches(spark, wh, orders, trimmed):
     found = load(spark, wh, "read.orders$changelog").toArrow()
     assert found.schema.names == ["_change_type", "_log_offset", "_commit_timestamp", "id", "name", "amount"]
     assert set(found["_change_type"].to_pylist()) == {"insert"}
@@ -140,16 +140,16 @@ def test_changelog(spark, wh, orders, trimmed):
     assert load(spark, wh, "read.trimmed$changelog", startingOffsets="earliest").count() == 300
 
 
-def test_metadata_columns(spark, wh, trimmed):
+def test_a_read_includes_metadata_columns_if_asked(spark, wh, trimmed):
     found = load(spark, wh, "read.trimmed", includeMetadata="true")
     assert found.columns == ["_bucket", "_log_offset", "_commit_timestamp", "id", "name", "amount"]
     counted = found.selectExpr("count_if(_log_offset = id)", "count(_commit_timestamp)", "max(_bucket)").first()
-    assert counted == (800, 300, 0)  # the lake does not keep commit times
+    assert counted == (800, 300, 0)  # the lake does not store commit times
     pruned = load(spark, wh, "read.trimmed", "_log_offset long", includeMetadata="true")
     assert pruned.selectExpr("sum(_log_offset)").first()[0] == 799 * 400
 
 
-def test_offset_ranges(spark, wh, trimmed):
+def test_a_read_of_offsets_has_exactly_their_rows(spark, wh, trimmed):
     def read(**options):
         return sorted(row.id for row in load(spark, wh, "read.trimmed", **options).collect())
 
@@ -197,12 +197,12 @@ def test_time_range_is_half_open(spark, wh):
 
 def test_times_that_are_no_longer_known(spark, wh, trimmed):
     lost = dt.datetime.fromtimestamp((trimmed.state.created_ms + 1) / 1000, dt.UTC).isoformat()
-    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*does not keep commit times"):
+    with pytest.raises(PySparkException, match=r"OFFSETS_TRIMMED: .*does not store commit times"):
         load(spark, wh, "read.trimmed", startingTimestamp=lost).count()
     assert load(spark, wh, "read.trimmed", startingTimestamp=lost, failOnDataLoss="false").count() == 300
 
 
-def test_as_of_lake_snapshot(spark, wh):
+def test_a_read_as_of_a_lake_snapshot_has_its_rows(spark, wh):
     table = wh.create_table("read.history", COLUMNS)
     snapshots = []
     for i in range(2):

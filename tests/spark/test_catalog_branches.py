@@ -38,7 +38,7 @@ def branch_of(name, branch):
     return suffixed(name, f"branch_{branch}")
 
 
-def test_write_audit_publish(spark, wh, table):
+def test_a_branch_is_written_audited_and_published(spark, wh, table):
     short = table.removeprefix("streamhouse.")
     before = rows(spark, table)
     (made,) = call(spark, "create_branch", short, "audit")
@@ -81,7 +81,7 @@ def test_write_audit_publish(spark, wh, table):
 
 
 @pytest.mark.long
-def test_frames_and_overwrites(spark, wh, make):
+def test_frames_and_overwrites_write_to_a_branch(spark, wh, make):
     name = make(columns=COLUMNS, bucket_key="id")
     short = name.removeprefix("streamhouse.")
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(4)")
@@ -105,11 +105,11 @@ def test_what_is_refused_is_told(spark, wh, make):
     spark.sql(f"DELETE FROM {branch} WHERE id = 1")
     spark.sql(f"INSERT INTO {name} VALUES (2, 'b', 2)")
     for statement, text in [
-        (f"CALL streamhouse.system.fast_forward('{short}', 'main', 'b')", "Drop the branch, make it again"),
+        (f"CALL streamhouse.system.fast_forward('{short}', 'main', 'b')", "Drop the branch, create it again"),
         (f"CALL streamhouse.system.fast_forward('{short}', 'b', 'main')", "expected 'main', the table itself"),
         (f"CALL streamhouse.system.create_branch('{short}', 'b')", "publish or drop it first"),
-        (f"ALTER TABLE {branch} ADD COLUMN x INT", "a branch takes and gives rows alone"),
-        (f"DROP TABLE {branch}", "a branch takes and gives rows alone"),
+        (f"ALTER TABLE {branch} ADD COLUMN x INT", "a branch supports only reads and writes of rows"),
+        (f"DROP TABLE {branch}", "a branch supports only reads and writes of rows"),
         (f"SELECT * FROM {branch_of(name, 'none')}", "TABLE_OR_VIEW_NOT_FOUND"),
     ]:
         with pytest.raises(PySparkException, match=text):

@@ -76,7 +76,7 @@ def footer_start(file: Path) -> int:
     return len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
 
 
-def test_flips_in_the_pages_of_a_lake_file(spark, lake):
+def test_flipped_bits_in_pages_of_a_lake_file_are_detected(spark, lake):
     name, file = lake
     metadata = pq.read_metadata(file)
     chunks = [metadata.row_group(0).column(i) for i in range(metadata.num_columns)]
@@ -88,7 +88,7 @@ def test_flips_in_the_pages_of_a_lake_file(spark, lake):
     assert list(outcomes.values()).count("error") >= len(places) - 1
 
 
-def test_flips_in_the_footer_of_a_lake_file(spark, lake):
+def test_flipped_bits_in_the_footer_of_a_lake_file_are_detected(spark, lake):
     name, file = lake
     size = file.stat().st_size
     flip(spark, name, file, [*spread(footer_start(file), size, 14), size - 6, size - 1])
@@ -130,7 +130,7 @@ def test_a_missing_lake_file_is_an_error_whatever_the_session_says(spark, lake):
     assert len(answers(spark, name)[0]) == ROWS
 
 
-def test_flips_in_a_segment(spark, hot):
+def test_flipped_bits_in_a_segment_are_detected(spark, hot):
     name, file = hot
     outcomes = flip(spark, name, file, spread(0, file.stat().st_size, 5))
     assert list(outcomes.values()).count("error") >= 3

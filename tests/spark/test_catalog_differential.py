@@ -33,13 +33,13 @@ def run(spark, sides, seeds):
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
-def test_as_the_copy(spark, sides, first):
+def test_random_queries_answer_as_a_parquet_copy_does(spark, sides, first):
     assert run(spark, sides, range(first, first + BATCH)) > BATCH
 
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_as_the_copy_everywhere(spark, sides):
+def test_queries_that_lost_rows_once_answer_as_a_parquet_copy_does(spark, sides):
     assert run(spark, sides, [93, 102, 107, 147, 196]) > 5  # once each of these lost rows
 
 

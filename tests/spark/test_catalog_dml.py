@@ -29,7 +29,7 @@ def changes(spark, name):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_delete(spark, wh, filled):
+def test_delete_is_one_record_of_matching_rows(spark, wh, filled):
     version = opened(wh, filled).state.version
     spark.sql(f"DELETE FROM {filled} WHERE n > 7 OR name = 'n3'")
     assert sorted(rows(spark, filled)) == [0, 1, 2, 4, 5, 6, 7]
@@ -40,7 +40,7 @@ def test_delete(spark, wh, filled):
 
 
 @pytest.mark.spark41
-def test_delete_by_subqueries(spark, filled, make):
+def test_delete_takes_subqueries_of_other_tables(spark, filled, make):
     other = make("_other")
     spark.sql(f"INSERT INTO {other} VALUES (2, 'x', 1), (4, 'x', 9)")
     spark.sql(f"DELETE FROM {filled} WHERE id IN (SELECT id FROM {other})")
@@ -53,7 +53,7 @@ def test_delete_by_subqueries(spark, filled, make):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_update(spark, wh, filled):
+def test_update_changes_matching_rows_and_their_changelog(spark, wh, filled):
     spark.sql(f"UPDATE {filled} SET n = n * 10 + id, name = upper(name) WHERE id >= 8")
     spark.sql(f"UPDATE {filled} SET name = NULL, id = id WHERE n = 0")
     spark.sql(f"UPDATE {filled} SET n = (SELECT max(n) FROM {filled}) WHERE id = 1")
@@ -66,7 +66,7 @@ def test_update(spark, wh, filled):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_merge_with_every_clause(spark, wh, filled):
+def test_merge_applies_every_clause_in_one_commit(spark, wh, filled):
     version = opened(wh, filled).state.version
     clauses = """
         WHEN MATCHED AND s.n = 0 THEN DELETE
@@ -91,7 +91,7 @@ def test_merge_with_every_clause(spark, wh, filled):
     assert opened(wh, filled).state.version == version + 1
 
 
-def test_merge_of_a_frame(spark, filled):
+def test_a_frame_is_merged_by_clauses(spark, filled):
     source = spark.createDataFrame([(1, "a", 100), (50, "b", 500)], "id long, name string, n int")
     merge = source.alias("s").mergeInto(filled, f.expr(f"{filled}.id = s.id"))
     merge.whenMatched().updateAll().whenNotMatched().insertAll().whenNotMatchedBySource(
@@ -114,7 +114,7 @@ def test_a_merge_that_reads_its_own_table_reads_one_state(spark, filled):
 
 
 @pytest.mark.long
-def test_rows_of_several_chunks(spark, name):
+def test_statements_change_rows_of_several_chunks(spark, name):
     """A task hands its rows to Python in parts of 65,536."""
     spark.sql(f"INSERT INTO {name} SELECT id, 'x', 0 FROM range(0, 250000, 1, 2)")
     spark.sql(f"UPDATE {name} SET n = id % 1000 WHERE id >= 1000")
@@ -135,7 +135,7 @@ def test_a_cached_table_is_read_anew(spark, filled):
 
 
 @pytest.mark.parametrize("clause", ["n > 3", "id IN (1, 2)", "true"])
-def test_explaining_writes_nothing(spark, wh, filled, clause):
+def test_explaining_an_update_writes_nothing(spark, wh, filled, clause):
     version = opened(wh, filled).state.version
     spark.sql(f"EXPLAIN UPDATE {filled} SET n = 0 WHERE {clause}").collect()
     assert opened(wh, filled).state.version == version
@@ -156,7 +156,7 @@ def test_explaining_writes_nothing(spark, wh, filled, clause):
     ],
     ids=lambda types: types[0].partition("(")[0].lower(),
 )
-def test_keys_of_two_columns_and_every_kind(spark, make, types):
+def test_statements_match_keys_of_every_type(spark, make, types):
     kind, first, second = types
     columns = f"k {kind}, part INT, v INT, PRIMARY KEY (k, part)"
     name = make(columns=columns, bucket_key="part" if kind == "DOUBLE" else "k")
@@ -179,7 +179,7 @@ def test_a_key_that_would_change_is_refused(spark, filled):
     assert rows(spark, filled) == before
 
 
-def test_a_deletion_and_an_insertion_of_one_key(spark, filled):
+def test_a_merge_deletes_and_inserts_the_same_key(spark, filled):
     """The row that is matched by name goes, another one gets its key."""
     clauses = "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *"
     spark.sql(merge_into(filled, "(5, 'n3', 0), (3, 'new', 33)", clauses, on="t.name = s.name"))
@@ -188,7 +188,7 @@ def test_a_deletion_and_an_insertion_of_one_key(spark, filled):
 
 def test_two_rows_of_one_key_are_refused(spark, filled):
     before = rows(spark, filled)
-    with pytest.raises(PySparkException, match=r"2 rows of one primary key \(id = 70\).*make the rows of its source"):
+    with pytest.raises(PySparkException, match=r"2 rows with the primary key \(id = 70\).*deduplicate the rows"):
         spark.sql(merge_into(filled, "(70, 'a', 1), (70, 'b', 2)", "WHEN NOT MATCHED THEN INSERT *"))
     with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
         spark.sql(merge_into(filled, "(7, 'a', 1), (7, 'b', 2)", "WHEN MATCHED THEN UPDATE SET *"))
@@ -235,7 +235,7 @@ def test_merge_engines_that_make_something_else_of_rows(spark, make, engine, com
     more = {"table_merge__engine_versioned_ver__column": "n"} if engine == "versioned" else {}
     name = make(table_merge__engine=engine, **more)
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
-    with pytest.raises(PySparkException, match=rf"table.merge-engine is {engine}\) would change the effect"):
+    with pytest.raises(PySparkException, match=rf"table.merge-engine is {engine}; use INSERT INTO"):
         spark.sql(STATEMENTS[command].format(name))
     assert rows(spark, name) == {1: ("a", 1)}
 
@@ -246,13 +246,15 @@ def test_tables_that_take_no_deletions(spark, make, behavior):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
     merge = merge_into(name, "(1, 'A', 5)", "WHEN MATCHED")
     for statement in (f"DELETE FROM {name} WHERE id = 1", f"{merge} THEN DELETE"):
-        with pytest.raises(PySparkException, match=rf"takes no deletions \(table.delete.behavior is {behavior}\)"):
+        with pytest.raises(
+            PySparkException, match=rf"does not support deletes \(table.delete.behavior is {behavior}\)"
+        ):
             spark.sql(statement)
     spark.sql(f"{merge} AND s.n = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET *")
     assert rows(spark, name) == {1: ("A", 5), 2: ("b", 2)}
 
 
-def test_deleting_everything_truncates(spark, wh, filled, make):
+def test_deleting_every_row_truncates_the_table(spark, wh, filled, make):
     log = make("_log", columns="id BIGINT, n INT")
     for name in (filled, log):
         spark.sql(f"INSERT INTO {name} (id) VALUES (100)")

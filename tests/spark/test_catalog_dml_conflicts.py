@@ -148,7 +148,7 @@ def test_what_a_statement_reads_elsewhere_is_as_old_as_what_it_writes(spark, fil
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_increments_of_two_sessions_at_once(spark, filled):
+def test_concurrent_increments_of_two_sessions_are_never_lost(spark, filled):
     """None is lost: who lost a race was told, and ran again."""
     conflicts = at_once(spark, [f"UPDATE {filled} SET n = n + 1"] * 2, times=3)
     assert rows(spark, filled) == {i: (f"n{i}", i + 6) for i in range(10)}
@@ -157,7 +157,7 @@ def test_increments_of_two_sessions_at_once(spark, filled):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_statements_about_other_rows_at_once(spark, filled):
+def test_concurrent_statements_about_other_rows_do_not_conflict(spark, filled):
     """What Spark pushes of their conditions tells that neither read what the other changed."""
     statements = [f"UPDATE {filled} SET n = n + 1 WHERE id = {key}" for key in (1, 2)]
     assert at_once(spark, statements, times=4) == 0
@@ -166,7 +166,7 @@ def test_statements_about_other_rows_at_once(spark, filled):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
+def test_statements_next_to_a_writer_of_other_keys_do_not_conflict(spark, wh, filled):
     """None of them is in conflict, however often it writes while they run."""
     stop, written = threading.Event(), []
 
@@ -205,7 +205,7 @@ def test_statements_beside_a_writer_of_other_keys(spark, wh, filled):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.long
-def test_random_statements(spark, make, seed):
+def test_random_statements_agree_with_a_dictionary(spark, make, seed):
     name = make()
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):

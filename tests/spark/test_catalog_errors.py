@@ -28,13 +28,13 @@ class TestTasks:
     """Errors that are raised where the rows are, in Python workers of executors."""
 
     @pytest.mark.always
-    def test_an_update_of_the_key(self, spark: Any, filled: str) -> None:
+    def test_an_update_of_the_key_is_rejected_with_both_values(self, spark: Any, filled: str) -> None:
         text = line_of(lambda: spark.sql(f"UPDATE {filled} SET id = 77 WHERE id = 1"))
         assert text.startswith("SCHEMA_MISMATCH: ")
         assert "id = 1 would become 77" in text
 
     @pytest.mark.long
-    def test_an_update_of_the_key_in_many_tasks(self, spark: Any, filled: str) -> None:
+    def test_an_update_of_the_key_in_many_tasks_is_rejected(self, spark: Any, filled: str) -> None:
         assert "would become" in line_of(lambda: spark.sql(f"UPDATE {filled} SET id = id + 100"))
 
     def test_a_row_kind_that_is_none(self, spark: Any, filled: str) -> None:
@@ -49,7 +49,7 @@ class TestTasks:
         assert error.value.getCondition() == "SCHEMA_MISMATCH"
         assert "Traceback" in error.value._origin.getCause().getMessage()
 
-    def test_a_damaged_segment(self, spark: Any, wh: Any, make: Any) -> None:
+    def test_a_damaged_segment_is_corrupt_data_in_one_line(self, spark: Any, wh: Any, make: Any) -> None:
         name = make(columns="id BIGINT, v STRING", bucket_num="1")
         spark.sql(f"INSERT INTO {name} SELECT id, repeat(sha2(cast(id AS string), 512), 5) FROM range(0, 3000, 1, 1)")
         (segment,) = segments(wh, name)
@@ -60,7 +60,7 @@ class TestTasks:
         assert line_of(lambda: spark.sql(f"SELECT max(v) FROM {name}").collect()).startswith("CORRUPT_DATA: ")
 
     @pytest.mark.long
-    def test_a_stream(self, spark: Any, make: Any, checkpoint: str) -> None:
+    def test_a_null_in_a_stream_fails_its_query_in_one_line(self, spark: Any, make: Any, checkpoint: str) -> None:
         source = make("_from", columns="id BIGINT")
         target = make("_to", columns="id BIGINT NOT NULL", bucket_num="1")
         spark.sql(f"INSERT INTO {source} VALUES (1)")
@@ -85,7 +85,7 @@ class TestStatements:
     @pytest.mark.parametrize(
         ("clause", "says"),
         [
-            ("ADD CONSTRAINT c CHECK (soundex(name) <> 'ZZ')", "calls soundex(…), which is not understood"),
+            ("ADD CONSTRAINT c CHECK (soundex(name) <> 'ZZ')", "calls soundex(…), which is not supported"),
             ("ADD CONSTRAINT c UNIQUE (n)", "add constraint"),
             ("ADD CONSTRAINT k PRIMARY KEY (n)", "declare NOT NULL and the primary key in CREATE TABLE"),
             ("DROP CONSTRAINT c", "drop constraint c"),
@@ -144,7 +144,7 @@ class TestStatements:
                 spark.sql(statement)
         assert contents(wh) == before
 
-    def test_replace_where(self, spark: Any, filled: str) -> None:
+    def test_replace_where_is_refused_where_it_cannot_hold(self, spark: Any, filled: str) -> None:
         one = spark.sql("SELECT 1L AS id, 'b' AS name, 3 AS n")
         assert "requires mode('overwrite')" in line_of(
             lambda: one.write.option("replaceWhere", "id = 1").mode("append").saveAsTable(filled)
@@ -152,7 +152,7 @@ class TestStatements:
         statement = f"INSERT INTO {filled} REPLACE WHERE id = 1 SELECT 1L, 'b', 3"
         assert "is not partitioned" in line_of(lambda: spark.sql(statement))
 
-    def test_a_time_before_the_table(self, spark: Any, filled: str) -> None:
+    def test_a_time_before_the_table_is_rejected(self, spark: Any, filled: str) -> None:
         query = f"SELECT * FROM {filled} TIMESTAMP AS OF '2001-01-01 00:00:00'"
         assert "the table was created later" in line_of(lambda: spark.sql(query).collect())
 

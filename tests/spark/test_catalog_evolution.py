@@ -25,7 +25,7 @@ class TestEvolution:
         after = rows(spark, filled)
         assert (after[1], after[20], after[2]) == (("one", 11, "x"), ("new", 20, "y"), ("n2", 2, None))
 
-    def test_merge_widens(self, spark: Any, wh: Any, filled: str) -> None:
+    def test_merge_with_schema_evolution_widens_a_column(self, spark: Any, wh: Any, filled: str) -> None:
         spark.sql(evolving(filled, "(1L, 'one', 5000000000L)", "id, name, n"))
         assert rows(spark, filled)[1] == ("one", 5_000_000_000)
         assert str(opened(wh, filled).schema.field("n").type) == "int64"
@@ -162,7 +162,7 @@ class TestOtherMatches:
 
     @pytest.mark.parametrize("clauses", [INSERTING, BOTH], ids=["insert only", "update too"])
     def test_a_new_key_twice_is_an_error(self, spark: Any, filled: str, clauses: str) -> None:
-        with pytest.raises(AnalysisException, match=r"2 rows of one primary key \(id = 50\)"):
+        with pytest.raises(AnalysisException, match=r"2 rows with the primary key \(id = 50\)"):
             spark.sql(merge_into(filled, "(50L, 'a', 7), (50L, 'b', 8)", clauses, on=self.ON))
 
     def test_the_key_of_a_row_that_it_deletes_may_be_inserted(self, spark: Any, filled: str) -> None:

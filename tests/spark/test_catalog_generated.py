@@ -39,7 +39,7 @@ def refused(spark: Any, statement: str, says: str) -> None:
         spark.sql(statement)
 
 
-def test_a_table_without_a_key(spark: Any, wh: Any) -> None:
+def test_every_statement_on_a_log_table_generates_values(spark: Any, wh: Any) -> None:
     wh.create_database("dml")
     name = "streamhouse.dml.generated"
     spark.sql(f"CREATE TABLE {name} ({COLUMNS}) PARTITIONED BY (day)")
@@ -66,7 +66,7 @@ def test_a_table_without_a_key(spark: Any, wh: Any) -> None:
     assert (7, None, 7, 14) in rows(spark, name)
 
 
-def test_a_table_by_key(spark: Any, make: Any) -> None:
+def test_every_statement_on_a_keyed_table_generates_values(spark: Any, make: Any) -> None:
     name = make(columns="id BIGINT NOT NULL, a INT, b INT, s INT GENERATED ALWAYS AS (a + b), PRIMARY KEY (id)")
     spark.sql(f"INSERT INTO {name} (id, a, b) VALUES (1, 1, 1), (2, 2, 2)")
     spark.sql(f"UPDATE {name} SET a = 5 WHERE id = 1")
@@ -80,7 +80,7 @@ def test_a_table_by_key(spark: Any, make: Any) -> None:
 def test_what_cannot_be_generated_is_refused(spark: Any, wh: Any) -> None:
     wh.create_database("dml")
     for columns, says in (
-        ("id INT, x INT GENERATED ALWAYS AS (abs(id))", r"calls abs\(…\), which is not understood"),
+        ("id INT, x INT GENERATED ALWAYS AS (abs(id))", r"calls abs\(…\), which is not supported"),
         ("id INT, x INT NOT NULL GENERATED ALWAYS AS (id)", "has NOT NULL as well"),
         ("id INT, x STRING GENERATED ALWAYS AS (id)", "the expression is a int"),
     ):
@@ -131,7 +131,7 @@ def random_rows(chance: random.Random) -> pa.Table:
     return pa.Table.from_pylist([row() for _ in range(400)], schema)
 
 
-def test_values_are_sparks(spark: Any) -> None:
+def test_generated_values_equal_those_of_spark(spark: Any) -> None:
     """In the time zone UTC, which is that of generated columns everywhere."""
     given = random_rows(random.Random(7))
     schema = TableSchema.of(given.schema)

@@ -66,7 +66,7 @@ def test_the_days_of_new_rows_are_replaced(spark, wh, name, is_tiered):
     assert sorted(opened(wh, name).lake.to_arrow()["id"].to_pylist()) == [*range(4), *range(8, 16), 100, 200]
 
 
-def test_changes_of_rows(spark, wh, name):
+def test_rows_move_between_hidden_partitions_when_they_change(spark, wh, name):
     tier(opened(wh, name))
     spark.sql(f"DELETE FROM {name} WHERE ts < '2026-01-02'")
     spark.sql(f"UPDATE {name} SET ts = ts + INTERVAL 10 DAYS WHERE id = 15")
@@ -86,7 +86,7 @@ def test_frames_make_such_tables(spark, wh):
     assert ids(spark, "streamhouse.hidden.framed") == [0, 1, 2]
 
 
-def test_the_partitioning_changes(spark, wh, name):
+def test_the_partitioning_of_a_table_with_rows_changes(spark, wh, name):
     tier(opened(wh, name))
     spark.sql(f"INSERT INTO {name} SELECT id + 16, ts + INTERVAL 4 DAYS, 'xyz' FROM {name} WHERE id < 4")
     text = f"table => '{name.removeprefix('streamhouse.')}', partitioning => 'hours(ts), word, bucket(2, id)'"

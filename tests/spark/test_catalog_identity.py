@@ -24,7 +24,7 @@ def numbers(spark: Any, name: str) -> dict[int, int]:
     return dict(rows)
 
 
-def test_a_table_without_a_key(spark: Any, wh: Any) -> None:
+def test_every_statement_on_a_log_table_numbers_rows(spark: Any, wh: Any) -> None:
     wh.create_database("dml")
     name = "streamhouse.dml.identity"
     spark.sql(f"CREATE TABLE {name} (id BIGINT GENERATED ALWAYS AS IDENTITY (START WITH 10 INCREMENT BY 5), v INT)")

@@ -28,7 +28,7 @@ def found(spark, query):
 
 
 @pytest.mark.spark41
-def test_inserts_are_upserts(spark, name):
+def test_an_insert_replaces_rows_of_its_keys(spark, name):
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(20)")
     spark.sql(f"INSERT INTO {name} VALUES (3, 'three', NULL), (50, 'fifty', 50)")
     assert found(spark, f"SELECT * FROM {name} WHERE id IN (2, 3, 50) ORDER BY id") == [
@@ -49,7 +49,7 @@ def test_the_key_is_described_and_survives_show_create_table(spark, name):
     assert spark.table(f"{name}_copy").schema == spark.table(name).schema
 
 
-def test_versions_and_changes(spark, name):
+def test_keyed_tables_have_versions_and_a_changelog(spark, name):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1)")
     spark.sql(f"INSERT INTO {name} VALUES (1, 'b', 1)")
     assert found(spark, f"SELECT name FROM {name} VERSION AS OF 2") == [("a",)]
@@ -73,7 +73,7 @@ def test_streams_into_a_table(spark, name, checkpoint):
     assert found(spark, f"SELECT * FROM {name} ORDER BY id") == [(1, "c", 3), (2, "b", 2)]
 
 
-def test_overwriting_and_truncating(spark, name):
+def test_a_keyed_table_is_overwritten_and_truncated(spark, name):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
     spark.sql(f"INSERT OVERWRITE {name} VALUES (2, 'c', 2)")
     assert found(spark, f"SELECT * FROM {name}") == [(2, "c", 2)]
@@ -90,7 +90,7 @@ def test_partitions_are_those_that_have_rows(spark, wh):
     assert found(spark, f"SHOW PARTITIONS {name}") == [("dt=b",)]
 
 
-def test_streams_of_changes(spark, name, checkpoint, tmp_path):
+def test_changelog_and_binlog_are_streams(spark, name, checkpoint, tmp_path):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'a', 1), (2, 'b', 2)")
     spark.sql(f"INSERT INTO {name} VALUES (1, 'c', 1)")
     for suffix, kinds in (("changelog", 4), ("binlog", 3)):

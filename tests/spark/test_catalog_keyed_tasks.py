@@ -78,7 +78,7 @@ def test_tasks_make_the_changes(spark, wh, filled, kind):
     assert table.lookup(list(range(60)))["_found"].to_pylist() == [key in expected(kind) for key in range(60)]
 
 
-def test_without_rows_before(spark, wh, make):
+def test_writes_without_before_images_read_no_old_rows(spark, wh, make):
     """Tasks look at no row for whole rows; statements that name rows decide as ever."""
     name = make(table_changelog_image="wal")
     spark.sql(f"INSERT INTO {name} SELECT id, concat('n', id), id FROM range(10)")

@@ -73,7 +73,7 @@ def python_processes():
     return len(below)
 
 
-def test_whole_scans(spark, hot):
+def test_whole_scans_leave_no_arrow_memory(spark, hot):
     assert spark.sql(f"SELECT count(text), min(text), max(text), sum(id) FROM {HOT} WHERE id >= 0").first() == (
         NUM_ROWS, f"{0:09d}", f"{NUM_ROWS - 1:09d}", NUM_ROWS * (NUM_ROWS - 1) // 2,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def test_limit_over_hot_rows(spark, hot):
 
 
 @pytest.mark.long
-def test_failing_function(spark, hot):
+def test_a_failing_function_leaves_no_arrow_memory(spark, hot):
     @udf("long")
     def fails(number):
         if number == 70_000:
@@ -130,7 +130,7 @@ def test_failing_function(spark, hot):
 
 @pytest.mark.parametrize("how", ["join", "function"])
 @pytest.mark.long
-def test_cancelled_query(spark, hot, how):
+def test_a_cancelled_query_leaves_no_arrow_memory(spark, hot, how):
     @udf("long")
     def slow(number, _text):
         if number % 1000 == 0:
@@ -168,7 +168,7 @@ def test_cancelled_query(spark, hot, how):
 
 
 @pytest.mark.long
-def test_many_small_scans(spark, wh):
+def test_many_small_scans_leave_no_arrow_memory(spark, wh):
     table = wh.create_table("memory.small", COLUMNS)
     table.append(rows(20))
     tier(spark, wh.url, ["memory.small"])

@@ -16,7 +16,7 @@ MON, TUE = dt.date(2026, 3, 2), dt.date(2026, 3, 3)
 
 
 @pytest.mark.always
-def test_drop_partition(spark, wh):
+def test_partitions_are_dropped_from_log_and_keyed_tables(spark, wh):
     def found(query):
         return [tuple(row) for row in spark.sql(query).collect()]
 
@@ -47,7 +47,7 @@ def test_drop_partition(spark, wh):
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-def test_where_partitions_lie(spark, wh, lake_format):
+def test_the_partitions_table_shows_log_and_lake_rows(spark, wh, lake_format):
     properties = {"table.datalake.format": lake_format}
     table = wh.create_table(f"parts.{lake_format}", "id BIGINT, day DATE", partition_by=["day"], properties=properties)
     table.append([{"id": 1, "day": MON}, {"id": 2, "day": MON}, {"id": 3, "day": TUE}])

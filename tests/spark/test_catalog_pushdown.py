@@ -99,7 +99,7 @@ def equals(column, value, kind):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_columns(spark, events, connection):
+def test_only_needed_columns_are_read(spark, events, connection):
     (scan_text,) = scans(spark, "SELECT n FROM streamhouse.push.events WHERE id > 7")
     assert "[id, n]" in scan_text
     (scan_text,) = scans(spark, "SELECT count(text) FROM streamhouse.push.events GROUP BY day")
@@ -109,7 +109,7 @@ def test_columns(spark, events, connection):
 
 
 @pytest.mark.classic
-def test_partitions(spark, events, connection):
+def test_filtered_partitions_are_not_read(spark, events, connection):
     assert metrics(spark, "SELECT wide FROM streamhouse.push.events")["rows"] == 6000
     for where in ("day = '2024-01-02'", "day > '2024-01-01' AND day < '2024-01-03'", "day LIKE '%2'"):
         assert metrics(spark, f"SELECT wide FROM streamhouse.push.events WHERE {where}")["rows"] == 2000, where
@@ -119,7 +119,7 @@ def test_partitions(spark, events, connection):
 
 
 @pytest.mark.classic
-def test_buckets(spark, events):
+def test_filtered_buckets_are_not_read(spark, events):
     assert sql(spark, "SELECT n FROM streamhouse.push.events WHERE id = 17") == [(0,)]
     one = metrics(spark, "SELECT wide FROM streamhouse.push.events WHERE id IN (4321) AND n >= 0")["rows"]
     assert 0 < one < 400, "of one bucket the one segment that may hold it"
@@ -127,7 +127,7 @@ def test_buckets(spark, events):
 
 
 @pytest.mark.classic
-def test_statistics_of_segments_and_files(spark, events):
+def test_segments_and_files_are_pruned_by_statistics(spark, events):
     for where in ("n = 4000", "n > 3000 AND n < 5000", "n = 1000", "n <=> 2000", "n IN (1000, 999)"):
         assert metrics(spark, f"SELECT wide FROM streamhouse.push.events WHERE {where}")["rows"] == 1000, where
     assert metrics(spark, "SELECT wide FROM streamhouse.push.events WHERE NOT (n < 4000 OR n > 4000)")["rows"] == 1000
@@ -135,7 +135,7 @@ def test_statistics_of_segments_and_files(spark, events):
 
 
 @pytest.mark.classic
-def test_limit_reads_little(spark, events, connection):
+def test_a_limit_reads_few_rows(spark, events, connection):
     assert len(sql(spark, "SELECT id FROM streamhouse.push.events LIMIT 5")) == 5
     assert metrics(spark, "SELECT id FROM streamhouse.push.events LIMIT 5")["rows"] <= 1000
     few = planned(connection, "push.events", limit=5)
@@ -162,7 +162,7 @@ def test_aggregates_of_metadata_need_no_scan(spark, events):
 
 
 @pytest.mark.spark41
-def test_hidden_columns(spark, events, wh):
+def test_hidden_columns_filter_and_group_rows(spark, events, wh):
     name = "streamhouse.push.events"
     assert spark.table(name).columns == ["id", "day", "n", "text", "wide"]
     found = sql(spark, f"SELECT _bucket, count(*), min(_log_offset), max(_log_offset) FROM {name} GROUP BY _bucket")

@@ -8,7 +8,8 @@ from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
-from unit.datasource.catalog.scan.test_filters import SCHEMA, row
+from streamhouse_spark.write.auto_compaction import merge_inline
+from unit.datasource.scan.test_pushed_filters import SCHEMA, row
 
 pytestmark = pytest.mark.spark
 TABLE = "streamhouse.catalog_reads.typed"
@@ -60,7 +61,7 @@ def typed(spark, wh, tmp_path_factory):
     tier(spark, wh.url, ["catalog_reads.typed"])
     table.refresh()
     table.append([row(i) for i in range(150, 250)])
-    table.merge_inline()
+    merge_inline(table)
     table.append([row(i) for i in range(250, 300)])
     # Without statistics, which leave NaN out.
     path = str(tmp_path_factory.mktemp("reference") / "rows.parquet")
@@ -73,7 +74,7 @@ def answers(spark, query: str) -> list[str]:
     return sorted(str(found) for found in spark.sql(query).collect())
 
 
-def test_every_row_of_every_type(spark, typed):
+def test_rows_of_every_type_are_read_from_log_and_lake(spark, typed):
     assert answers(spark, f"select * from {TABLE}") == answers(spark, "select * from typed_rows")
     assert answers(spark, f"select * from {LAKE}") == answers(spark, "select * from typed_rows where n < 150")
 
@@ -94,7 +95,7 @@ def test_filters_mean_what_spark_means(spark, typed, name, rows_of):
     assert {FILTERS[i]: n for i, n in here.items()} == {FILTERS[i]: n for i, n in expected.items()}
 
 
-def test_hidden_columns(spark, typed):
+def test_hidden_columns_have_the_bucket_offset_and_time(spark, typed):
     found = spark.sql(f"select _bucket, _log_offset, _commit_timestamp, n from {TABLE}").collect()
     ends = typed.refresh().ends
     assert sorted((r[0], r[1]) for r in found) == [(b, o) for b in sorted(ends) for o in range(ends[b])]
@@ -120,7 +121,7 @@ def test_aggregates_of_metadata_and_of_scans_agree(spark, typed):
 
 
 @pytest.mark.always
-def test_time_travel(spark, wh):
+def test_reads_travel_to_versions_times_and_snapshots(spark, wh):
     table = wh.create_table("catalog_reads.history", COLUMNS)
     table.append(rows(10))
     first = table.refresh().version
@@ -142,7 +143,7 @@ def test_time_travel(spark, wh):
             count(wrong)
 
 
-def test_options_of_a_query(spark, typed):
+def test_options_bound_the_rows_of_a_query(spark, typed):
     ends = '{"0": 5, "1": 0, "2": 0}'
     assert spark.read.option("endingOffsets", ends).table(TABLE).count() == 5
     assert len(spark.read.option("endingOffsets", ends).table(TABLE).select("n").collect()) == 5

@@ -47,7 +47,7 @@ def old(*days):
     return [(n, n % 3) for n in range(9) if n % 3 in days]
 
 
-def test_one_named_partition(spark, wh, table):
+def test_insert_overwrite_replaces_one_named_partition(spark, wh, table):
     version = table.refresh().version
     spark.sql(f"INSERT OVERWRITE {name_of(table)} PARTITION (day = 1) VALUES (11L, 'new'), (1L, 'new')")
     assert there(spark, table) == sorted([*old(0, 2), (1, 1), (11, 1)], key=repr)
@@ -66,7 +66,7 @@ def test_one_named_partition(spark, wh, table):
     assert there(spark, table) == sorted([*old(0), (1, 1), (11, 1)], key=repr)
 
 
-def test_the_partitions_of_the_rows(spark, table, dynamic):
+def test_the_partitions_of_new_rows_are_overwritten(spark, table, dynamic):
     spark.sql(f"INSERT OVERWRITE {name_of(table)} VALUES (100L, 1, 'new'), (101L, 5, 'new')")
     assert there(spark, table) == sorted([*old(0, 2), (100, 1), (101, 5)], key=repr)
     frame = spark.range(200, 300, 1, 4).selectExpr("id", "2 AS day", "'new' AS name")
@@ -80,7 +80,7 @@ def test_the_partitions_of_the_rows(spark, table, dynamic):
     assert len(there(spark, table)) == 105
 
 
-def test_conditions(spark, table):
+def test_rows_that_match_a_condition_are_replaced(spark, table):
     frame = spark.sql("SELECT 50L AS id, 1 AS day, 'new' AS name")
     frame.writeTo(name_of(table)).overwrite(fn.col("day") == 1)
     assert there(spark, table) == sorted([*old(0, 2), (50, 1)], key=repr)
@@ -105,14 +105,14 @@ def test_replace_where_of_the_plain_writer(spark, wh, table):
         wrong.mode("overwrite").save(table.name)
 
 
-def test_truncated_partitions(spark, table):
+def test_truncate_empties_the_named_partition_alone(spark, table):
     spark.sql(f"TRUNCATE TABLE {name_of(table)} PARTITION (day = 1)")
     assert there(spark, table) == sorted(old(0, 2), key=repr)
     spark.sql(f"TRUNCATE TABLE {name_of(table)} PARTITION (day = 77)")
     assert there(spark, table) == sorted(old(0, 2), key=repr)
 
 
-def test_a_failing_job_and_a_repeated_one(spark, table):
+def test_a_failed_overwrite_changes_nothing_and_is_repeatable(spark, table):
     failing = spark.range(0, 100, 1, 4).selectExpr(
         "if(id = 77, raise_error('no luck'), id) id", "1 AS day", "'new' AS name"
     )
@@ -136,7 +136,7 @@ def test_rows_made_of_the_tables_own(spark, wh, table):
     assert there(spark, table) == sorted([*old(0, 2), (301, 1), (304, 1), (307, 1)], key=repr)
 
 
-def test_a_table_without_partitions(spark, wh, dynamic):
+def test_a_table_without_partitions_is_overwritten_as_a_whole(spark, wh, dynamic):
     plain = wh.create_table("replaces.plain", "id BIGINT, n INT")
     plain.append([{"id": n, "n": n} for n in range(5)])
     spark.sql(f"INSERT INTO {name_of(plain)} REPLACE WHERE n > 2 AND id < 10 SELECT 4L, 7")
@@ -145,7 +145,7 @@ def test_a_table_without_partitions(spark, wh, dynamic):
     assert plain.to_arrow()["n"].to_pylist() == [9], "without partitions the table is its only one"
 
 
-def test_null_and_dates(spark, wh, dynamic):
+def test_partitions_of_null_and_dates_are_overwritten(spark, wh, dynamic):
     made = wh.create_table("replaces.dates", "id BIGINT, d DATE, s STRING", partition_by=["d", "s"])
     spark.sql(
         f"INSERT INTO {name_of(made)} VALUES (1, DATE'2026-01-01', 'a'), (2, NULL, 'b'), (3, DATE'2026-01-01', NULL)"
@@ -173,7 +173,7 @@ def test_other_engines_read_the_lake(spark, wh):
     assert duck.execute(f"SELECT id FROM iceberg_scan('{location}') ORDER BY id").fetchall() == [(n,) for n in kept]
 
 
-def test_a_paimon_table_without_a_key(spark, wh):
+def test_a_paimon_log_table_is_overwritten_by_partition(spark, wh):
     made = wh.create_table(
         "replaces.paimon", COLUMNS, partition_by=["day"], properties={"table.datalake.format": "paimon"}
     )

@@ -109,7 +109,7 @@ def test_subqueries_and_rows_that_are_equal(spark, wh, log, make):
     ]
 
 
-def test_two_source_rows_of_one_row(spark, log):
+def test_a_merge_with_two_source_rows_of_one_row_fails(spark, log):
     twice = "(1, 'a', 1), (1, 'b', 2)"
     with pytest.raises(PySparkException, match="MERGE_CARDINALITY_VIOLATION"):
         spark.sql(merge_into(log, twice, "WHEN MATCHED THEN UPDATE SET *"))
@@ -178,7 +178,7 @@ def test_rows_of_partitions_move(spark, wh, make):
 
 
 @pytest.mark.long
-def test_rows_of_several_chunks(spark, wh, make):
+def test_statements_change_log_rows_of_several_chunks(spark, wh, make):
     """A task hands its rows to Python in parts of 65,536."""
     name = make(columns=COLUMNS)
     spark.sql(f"INSERT INTO {name} SELECT id, 'x', 0 FROM range(0, 250000, 1, 2)")
@@ -269,7 +269,7 @@ def test_a_statement_that_reads_the_table_twice_minds_every_append(spark, wh, lo
     assert rows(spark, log)[1] == ("n1", 1)
 
 
-def test_two_that_insert_a_row(spark, wh, log, meanwhile):
+def test_two_merges_without_a_key_may_insert_the_same_row(spark, wh, log, meanwhile):
     """No key says that they mean one row."""
     url, table = wh.url, log.removeprefix("streamhouse.")
     meanwhile(lambda: Warehouse(url).table(table).append([{"id": 50, "n": 5}]))
@@ -283,7 +283,7 @@ def test_two_that_insert_a_row(spark, wh, log, meanwhile):
     assert found(spark, f"SELECT count(*) FROM {log} WHERE id = 50") == [(2,)]
 
 
-def test_the_hidden_column(spark, wh, log):
+def test_the_hidden_row_id_stays_when_rows_are_tiered(spark, wh, log):
     ids = found(spark, f"SELECT id, _row_id FROM {log}")
     tiered(spark, wh, log)
     assert sorted(found(spark, f"SELECT id, _row_id FROM {log}")) == sorted(ids)
@@ -311,7 +311,7 @@ def test_a_stream_that_goes_on_reads_new_versions(spark, wh, log, checkpoint, ma
 
 
 @pytest.mark.long
-def test_updates_of_other_rows_beside_a_writer_and_a_tiering_service(spark, wh, log):
+def test_updates_next_to_a_writer_and_a_tiering_service_do_not_conflict(spark, wh, log):
     """50 of 50 succeed beside two commits a second and rounds."""
     stop, written = threading.Event(), []
 
@@ -341,7 +341,7 @@ def test_updates_of_other_rows_beside_a_writer_and_a_tiering_service(spark, wh, 
 
 
 @pytest.mark.long
-def test_increments_of_two_sessions_at_once(spark, log):
+def test_concurrent_increments_of_log_rows_are_never_lost(spark, log):
     """None is lost: who lost a race was told, and ran again."""
     at_once(spark, [f"UPDATE {log} SET n = n + 1"] * 2, times=3)
     assert rows(spark, log) == {i: (f"n{i}", i + 6) for i in range(10)}
@@ -354,7 +354,7 @@ def test_increments_of_two_sessions_at_once(spark, log):
     ("seed", "lake"),
     [*((seed, "iceberg") for seed in range(4)), *(pytest.param(n, "paimon", marks=pytest.mark.long) for n in range(4))],
 )
-def test_random_statements(spark, wh, make, seed, lake):
+def test_random_statements_on_log_tables_agree_with_a_dictionary(spark, wh, make, seed, lake):
     name = make(columns=COLUMNS, bucket_key="id", table_datalake_format=lake)
     rng, model, said = random.Random(seed), {}, []
     for _ in range(14):

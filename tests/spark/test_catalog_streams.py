@@ -44,7 +44,7 @@ def drain(stream, table, checkpoint, mode="append", **options):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_starting_positions(spark, wh, tables, tmp_path):
+def test_a_stream_starts_where_its_option_says(spark, wh, tables, tmp_path):
     """Rows 0 to 9 are in the lake alone, 10 to 19 in the log."""
     source, _ = tables
     source.append(rows(10))
@@ -172,7 +172,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
     reads = {
         "startingOffset": "did you mean startingOffsets",
         "startingVersion": "use startingOffsets",
-        "endingOffsets": "cannot be used in readStream",
+        "endingOffsets": "is not supported in readStream",
         "readChangeFeed": r"read streams\.\w+\$changelog",
         "includeMetadata": "by name: _bucket, _log_offset and _commit_timestamp",
     }
@@ -180,7 +180,7 @@ def test_unknown_options_name_ours(spark, tables, tmp_path):
         with pytest.raises(PySparkException, match=says) as refused:
             drain(stream_of(spark, source, **{option: "true"}), target, str(tmp_path / option))
         assert "Traceback" not in str(refused.value)
-    with pytest.raises(PySparkException, match="cannot be used in writeStream") as refused:
+    with pytest.raises(PySparkException, match="is not supported in writeStream") as refused:
         drain(stream_of(spark, source), target, str(tmp_path / "txnVersion"), txnVersion="true")
     assert "Traceback" not in str(refused.value)
     with pytest.raises(PySparkException, match=r"does not support .*micro-batch"):

@@ -43,7 +43,7 @@ def stream_from_the_beginning(spark, tmp_path) -> None:
     full.option("checkpointLocation", str(tmp_path / "full")).start().awaitTermination()
 
 
-def test_adopted_rows_and_upkeep_in_sql(spark, wh: Warehouse, lake, tmp_path):
+def test_adopted_rows_are_read_and_maintained_in_sql(spark, wh: Warehouse, lake, tmp_path):
     shown = call(spark, "adopt(table => 'upkeep.rows', dry_run => true)")
     assert (shown["rows"], shown["dry_run"]) == (3, True)
     assert call(spark, "adopt('upkeep.rows')")["rows"] == 3
@@ -86,7 +86,7 @@ def test_adopted_rows_and_upkeep_in_sql(spark, wh: Warehouse, lake, tmp_path):
 
 
 @pytest.mark.long
-def test_adopted_rows_by_key_in_sql(spark, lake, tmp_path):
+def test_adopted_keyed_rows_are_changed_in_sql(spark, lake, tmp_path):
     with pytest.raises(AnalysisException, match=r"LAKE_MISMATCH.*'text' of the primary key is optional"):
         call(spark, "adopt(table => 'upkeep.people', primary_key => 'text')")
     call(spark, "adopt(table => 'upkeep.people', primary_key => 'id')")
@@ -111,7 +111,7 @@ def test_adopted_rows_by_key_in_sql(spark, lake, tmp_path):
 
 
 @pytest.mark.long
-def test_adopted_paimon_rows_in_sql(spark, wh: Warehouse, tmp_path):
+def test_adopted_paimon_rows_are_read_and_changed_in_sql(spark, wh: Warehouse, tmp_path):
     """Files of pypaimon have no field ids, those with a key are merged; aggregates and streams as of any table."""
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.upkeep")
     stock = Stock(wh.storage, tmp_path / "stock")

@@ -20,7 +20,7 @@ def rows(frame) -> list[tuple]:
 
 
 @pytest.mark.skipif(not spark_versions.HAS_VIEWS, reason="Spark has views in catalogs from 4.2 on")
-def test_a_view_lives(spark, wh: Warehouse):
+def test_a_view_is_created_read_altered_and_dropped(spark, wh: Warehouse):
     sql = spark.sql
     sql("CREATE DATABASE streamhouse.views")
     before = spark.catalog.currentCatalog()

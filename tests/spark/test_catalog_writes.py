@@ -51,7 +51,7 @@ def found(spark, name: str) -> list[tuple]:
 
 
 @pytest.mark.spark41
-def test_insert_by_position_by_columns_and_by_name(spark, table, name):
+def test_insert_matches_columns_by_position_list_or_name(spark, table, name):
     spark.sql(f"INSERT INTO {name} VALUES (1, 'one', 1.5, DATE'2026-01-01')")
     spark.sql(f"INSERT INTO {name} (amount, id) VALUES (2, 2)")
     spark.sql(f"INSERT INTO {name} BY NAME SELECT 'three' AS name, 3 AS id")
@@ -93,7 +93,7 @@ def test_refused_inserts_leave_nothing(spark, table, name):
 
 
 @pytest.mark.spark41
-def test_frames_append(spark, table, name):
+def test_each_way_of_a_frame_appends_rows(spark, table, name):
     spark.range(0, 10).writeTo(name).append()
     spark.range(10, 20).selectExpr("CAST(id AS INT) AS id", "'x' AS name").write.mode("append").saveAsTable(name)
     whole = spark.range(20, 30).selectExpr("id", "'y'", "1", "DATE'2026-01-01'")

@@ -129,7 +129,7 @@ class TestDebezium:
         run()
         assert there(table) == {1: ("a", 1)}
 
-    def test_values(self, wh, source, tmp_path):
+    def test_debezium_values_of_every_type_are_decoded(self, wh, source, tmp_path):
         ddl = (
             "id BIGINT, flag BOOLEAN, price DECIMAL(30, 2), small DECIMAL(9, 3), day DATE, at TIMESTAMP, "
             "local TIMESTAMP_NTZ, data BINARY, d DOUBLE, words ARRAY<STRING>, part STRUCT<a: INT>, text STRING"
@@ -171,7 +171,7 @@ class TestDebezium:
         assert set(rows[101].values()) == {101, None}
 
     @pytest.mark.parametrize(("unit", "number"), [("millis", 1_500), ("micros", 1_500_000), ("nanos", 1_500_000_999)])
-    def test_units_of_time(self, wh, source, tmp_path, unit, number):
+    def test_debezium_times_are_read_in_their_unit(self, wh, source, tmp_path, unit, number):
         made = wh.create_table(f"cdc.at_{unit}", "id BIGINT, at TIMESTAMP", primary_key=["id"])
         source.put(debezium("c", None, {"id": 1, "at": number}), debezium("c", None, {"id": 2, "at": -number}))
         trigger = {"availableNow": True}
@@ -184,7 +184,7 @@ class TestDebezium:
 
 
 class TestOthers:
-    def test_maxwell(self, source, table, run):
+    def test_maxwell_events_keep_a_table_equal(self, source, table, run):
         def event(kind: str, data: dict, **more: dict) -> dict:
             return {"database": "shop", "table": "t", "type": kind, "ts": 1, "xid": 2, "data": data, **more}
 
@@ -201,7 +201,7 @@ class TestOthers:
         run(format="maxwell-json")
         assert there(table) == {20: ("a", 1)}
 
-    def test_canal(self, source, table, run):
+    def test_canal_events_keep_a_table_equal(self, source, table, run):
         def event(kind: str, data: list | None, old: list | None = None) -> dict:
             texts = data and [{k: v if v is None else str(v) for k, v in one.items()} for one in data]
             return {"type": kind, "data": texts, "old": old, "isDdl": data is None, "database": "shop", "table": "t"}
@@ -250,7 +250,7 @@ class TestBadEvents:
         assert "1 events of this batch" in str(raised.value)
         assert table.refresh().version == version
 
-    def test_new_columns(self, source, table, run):
+    def test_unknown_columns_of_events_fail_or_are_ignored(self, source, table, run):
         source.put(debezium("c", None, {**row(1), "more": 1, "Even more": 2}))
         with pytest.raises(StreamingQueryException, match="have columns that the table does not have: Even more, more"):
             run()
@@ -328,14 +328,14 @@ class TestRefusals:
             (DDL, {}, {"checkpoint": " "}, "checkpoint is empty"),
         ],
     )
-    def test_before_anything_runs(self, wh, source, tmp_path, ddl, properties, options, says):
+    def test_bad_options_are_refused_before_a_stream_runs(self, wh, source, tmp_path, ddl, properties, options, says):
         source.put("x")
         name = f"cdc.refused{abs(hash((ddl, says)))}"
         wh.create_table(name, ddl, primary_key=["id"], properties=properties)
         with pytest.raises(InvalidOptionError, match=says):
             sh.cdc(source.stream(), name, warehouse=wh.url, **{"checkpoint": str(tmp_path / "c"), **options})
 
-    def test_a_session_without_the_jar(self, wh, source, tmp_path, monkeypatch):
+    def test_cdc_without_the_jar_is_rejected(self, wh, source, tmp_path, monkeypatch):
         source.put("x")
         made = wh.create_table("cdc.jarless", DDL, primary_key=["id"])
         monkeypatch.setattr(event_formats, "_CLASS", "io.streamhouse.spark.NotThere")
@@ -372,7 +372,7 @@ def test_columns_of_json_become_variants(source, wh, tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_history(source, table, run, wh, seed):
+def test_random_batches_of_changes_leave_the_rows_of_a_dictionary(source, table, run, wh, seed):
     """Batches of changes, with restarts, tiering and batches that are sent again, leave the rows of a dictionary."""
     rng = random.Random(seed)
     model: dict[int, tuple] = {}

@@ -130,7 +130,7 @@ def test_a_new_column_ends_the_query_until_the_table_has_it(topic, registry, mak
 
 
 @pytest.mark.long
-def test_values(wh, topic, registry, make, run):
+def test_avro_values_of_every_type_are_decoded(wh, topic, registry, make, run):
     columns = {
         "id": "long", "flag": "boolean", "price": avro.DECIMAL, "any": avro.VARIABLE, "day": avro.DATE,
         "day2": avro.CONNECT_DATE, "ms": avro.MILLIS, "ms2": avro.CONNECT_MILLIS, "us": avro.MICROS, "ns": avro.NANOS,
@@ -244,7 +244,7 @@ def test_bad_bytes_have_their_reason_and_a_place(wh, topic, registry, make, run)
 
 
 @pytest.mark.long
-def test_a_given_schema_and_no_registry(topic, registry, make, run):
+def test_a_given_avro_schema_needs_no_registry(topic, registry, make, run):
     table = make()
     topic.put(bare(ONE, event("c", None, row(1))), bare(ONE, event("c", None, row(2, "b", None))))
     run(table, avro_schema=json.dumps(ONE))
@@ -271,7 +271,7 @@ def test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on(topic, reg
 
 
 @pytest.mark.long
-def test_credentials_and_their_refusal(topic, registry, make, run):
+def test_refused_credentials_end_the_query_and_right_ones_continue_it(topic, registry, make, run):
     table = make()
     registry.wanted = "Basic " + base64.b64encode(b"ann:secret").decode()
     topic.put(wired(registry.register(ONE), ONE, event("c", None, row(1))))
@@ -293,7 +293,10 @@ def test_credentials_and_their_refusal(topic, registry, make, run):
         ({"registry": "r:8081"}, "expected a URL"),
         ({"registry": "http://r", "decimals": "text"}, "decimals is only for JSON events"),
         ({"registry": "http://r", "value": "offset"}, "no column 'offset' of type bytes"),
-        ({"registry": "http://r", "format": "debezium-json"}, "are only for format 'debezium-avro', found 'debezium-json'"),
+        (
+            {"registry": "http://r", "format": "debezium-json"},
+            "only for format 'debezium-avro', found 'debezium-json'",
+        ),
     ],
 )
 def test_refused_before_anything_runs(wh, topic, tmp_path, make, options, says):
@@ -305,7 +308,7 @@ def test_refused_before_anything_runs(wh, topic, tmp_path, make, options, says):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_history(topic, registry, make, run, wh, seed, tmp_path):
+def test_random_avro_batches_leave_the_rows_of_a_dictionary(topic, registry, make, run, wh, seed, tmp_path):
     """Changes by two schemas with damaged bytes, restarts and batches that are sent again leave the rows of a dict."""
     rng = random.Random(seed)
     table, model, bad = make(buckets=2), {}, 0

@@ -285,7 +285,7 @@ def of_encoding(name: str) -> dict[str, Semantic]:
 @pytest.mark.parametrize(
     "encoding", ["schema", "millis", "micros", "nanos", pytest.param("avro", marks=pytest.mark.classic)]
 )
-def test_each_semantic_type_at_each_depth(wh, events, keep, encoding):
+def test_each_semantic_type_is_decoded_at_each_depth(wh, events, keep, encoding):
     """``millis``, ``micros`` and ``nanos`` are JSON without schemas, and the unit that is given for it."""
     kinds = of_encoding(encoding)
     columns = {f"{name}_{depth}": (of, depth) for name, of in kinds.items() for depth in DEPTHS}
@@ -454,7 +454,7 @@ def test_a_value_is_stored_as_it_is_or_has_a_reason(wh, events, keep, forms):
             assert str(stored[number]) == str(expected) or isinstance(expected, Decimal), (ddl, text)
 
 
-def test_two_units_in_one_table(wh, events, keep):
+def test_the_unit_of_an_event_wins_over_the_option(wh, events, keep):
     """An event's schema goes before ``times``, which is for events and values without one."""
     table = wh.create_table(
         "cdctypes.units", "id BIGINT, at TIMESTAMP_NTZ, xs ARRAY<TIMESTAMP_NTZ>", primary_key=["id"]
@@ -659,5 +659,5 @@ def random_history(wh: Any, events: Events, keep: Callable[..., None], seed: int
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_values_in_random_columns(wh, events, keep, seed):
+def test_random_values_of_random_types_are_decoded(wh, events, keep, seed):
     random_history(wh, events, keep, seed, batches=4)

@@ -9,7 +9,7 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.session import drain, in_python, load, load_stream
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.table import refresh_commit
 
@@ -65,7 +65,7 @@ CHANGES = sorted(
 SHOWN = ("_change_type", "id", "n")
 
 
-def test_batches(spark, wh, trimmed):
+def test_a_batch_reads_changes_from_the_archive(spark, wh, trimmed):
     name = f"{trimmed.name}$changelog"
     database, bare = name.split(".")
     assert listed(spark.table(f"streamhouse.{database}.`{bare}`"), *SHOWN) == CHANGES
@@ -73,7 +73,7 @@ def test_batches(spark, wh, trimmed):
 
 
 @pytest.mark.long
-def test_batches_by_offsets_and_times(spark, wh, trimmed):
+def test_archived_changes_are_bounded_by_offsets_and_times(spark, wh, trimmed):
     name = f"{trimmed.name}$changelog"
     database, bare = name.split(".")
     assert listed(load(spark, wh, name, startingOffsets="earliest"), *SHOWN) == CHANGES
@@ -92,7 +92,7 @@ def test_batches_by_offsets_and_times(spark, wh, trimmed):
 
 
 @pytest.mark.long
-def test_streams(spark, wh, trimmed, checkpoint):
+def test_a_stream_reads_changes_from_the_archive(spark, wh, trimmed, checkpoint):
     copy = wh.create_table(f"{trimmed.name}_copy", COLUMNS, primary_key=["id"], buckets=2)
 
     def run(**options):
@@ -113,7 +113,7 @@ def test_streams(spark, wh, trimmed, checkpoint):
 
 
 @needs_changes
-def test_changes(spark, trimmed):
+def test_changes_statement_reads_the_archive(spark, trimmed):
     name = f"streamhouse.{trimmed.name}"
 
     def changes(clause):
@@ -174,5 +174,5 @@ def test_a_kept_query_is_not_computed_anew(spark, table, monkeypatch):
     table.add_columns("c INT")  # which the archive tells, too
     write(table, [8], 1)
     archive(table)
-    assert view.refresh().whole_because == f"{table.name} no longer has the records of its changes"
+    assert view.refresh().whole_because == f"{table.name} no longer retains the records of its changes"
     assert sorted((row["n"], row["c"]) for row in view.table.to_arrow().to_pylist()) == [(1, 4), (2, 3)]

@@ -15,6 +15,7 @@ from spark.random_statements import statement
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.spark import tier
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = [
     pytest.mark.spark,
@@ -79,7 +80,7 @@ def between(first, last):
     return sorted((change for change in ALL if first <= change[3] <= last), key=repr)
 
 
-def test_ranges_of_versions(spark, keyed):
+def test_changes_are_bounded_by_versions(spark, keyed):
     assert changes(spark, keyed, "FROM VERSION 0") == between(0, 6)
     assert changes(spark, keyed, "FROM VERSION 3 TO VERSION 5") == between(3, 5)
     assert changes(spark, keyed, "FROM VERSION 3 EXCLUSIVE TO VERSION 5 INCLUSIVE") == between(4, 5)
@@ -95,7 +96,7 @@ def test_a_tag_is_a_version(spark, keyed, wh):
 
 
 @pytest.mark.always
-def test_dataframes(spark, keyed):
+def test_dataframes_read_changes_by_version(spark, keyed):
     def read(**options):
         shown = spark.read.options(**options).changes(keyed).select(*SHOWN.split(", ")).collect()
         return sorted(map(tuple, shown), key=repr)
@@ -109,7 +110,7 @@ def test_dataframes(spark, keyed):
     assert [columns[name].nullable for name in columns.names[3:]] == [False] * 3
 
 
-def test_ranges_of_times(spark, keyed, wh):
+def test_changes_are_bounded_by_times(spark, keyed, wh):
     table = opened(wh, keyed)
     table.world.clock.sleep_ms(5)
     table.upsert([row(7, 0)])
@@ -137,7 +138,7 @@ def test_ranges_of_times(spark, keyed, wh):
     assert in_order == sorted(set(in_order))
 
 
-def test_net_changes(spark, keyed):
+def test_net_changes_have_one_change_per_key(spark, keyed):
     net = "WITH (deduplicationMode = 'netChanges')"
     both = "WITH (deduplicationMode = 'netChanges', computeUpdates = 'true')"
     assert changes(spark, keyed, f"FROM VERSION 2 TO VERSION 6 {net}") == [(1, 2, "insert", 5), (3, 0, "insert", 2)]
@@ -155,7 +156,7 @@ def test_net_changes(spark, keyed):
     assert changes(spark, keyed, f"FROM VERSION 2 TO VERSION 6 {others}") == between(2, 6)
 
 
-def test_filters_and_columns(spark, keyed):
+def test_filters_and_columns_of_changes_are_applied(spark, keyed):
     def counted(where):
         return found(spark, f"SELECT count(*) FROM {keyed} CHANGES FROM VERSION 2 WHERE {where}")[0][0]
 
@@ -170,7 +171,7 @@ def test_filters_and_columns(spark, keyed):
     assert "[id, name], filters [id = 1]" in plan, plan
 
 
-def test_rows_without_a_key(spark, log):
+def test_changes_of_a_log_table_tell_updates_from_deletions(spark, log):
     spark.sql(f"UPDATE {log} SET n = 9 WHERE id = 2")
     spark.sql(f"DELETE FROM {log} WHERE id = 1")
     spark.sql(
@@ -199,14 +200,14 @@ def test_rows_without_a_key(spark, log):
 
 
 def trim(table):
-    table.merge_inline()
+    merge_inline(table)
     state = table.refresh()
     table.log.commit(lambda *_: (Trim({bucket: log.end for bucket, log in state.buckets.items()}),))
 
 
 def first_there(spark, name):
     with pytest.raises(
-        PySparkException, match=r"OFFSETS_TRIMMED: CHANGES of .* the log no longer has the rows"
+        PySparkException, match=r"OFFSETS_TRIMMED: CHANGES of .* the rows of commit .* were trimmed"
     ) as error:
         changes(spark, name, "FROM VERSION 2")
     first = int(str(error.value).split("the first available version is ")[1].split()[0])
@@ -216,7 +217,7 @@ def first_there(spark, name):
 
 
 @pytest.mark.always
-def test_a_table_with_a_key_behind_tiering_and_trimming(spark, wh, keyed):
+def test_changes_of_a_keyed_table_begin_where_its_trimmed_log_does(spark, wh, keyed):
     table = opened(wh, keyed)
     tier(spark, wh.url, [table.name])
     assert changes(spark, keyed, "FROM VERSION 0") == between(0, 6)
@@ -226,7 +227,7 @@ def test_a_table_with_a_key_behind_tiering_and_trimming(spark, wh, keyed):
     assert changes(spark, keyed, "FROM VERSION 7") == [(9, 0, "insert", table.state.version)]
 
 
-def test_a_table_without_a_key_behind_tiering_and_trimming(spark, wh, log):
+def test_changes_of_a_log_table_survive_tiering_and_trimming(spark, wh, log):
     table = opened(wh, log)
     before = changes(spark, log, "FROM VERSION 0", "*")
     tier(spark, wh.url, [table.name])
@@ -262,7 +263,7 @@ def test_columns_are_those_of_now(spark, keyed, wh):
     assert shown == sorted([*older, *last], key=repr)
 
 
-def test_what_is_refused(spark, keyed, make, wh):
+def test_changes_that_cannot_be_read_are_refused(spark, keyed, make, wh):
     log = made_log(make("log", LOG), wh)
 
     def refused(name, clause, text):
@@ -329,7 +330,7 @@ def test_a_table_with_a_key_that_was_overwritten(spark, wh, keyed, is_tiered):
     )
 
 
-def test_a_dropped_partition(spark, wh):
+def test_changes_across_a_dropped_partition_are_refused_or_whole(spark, wh):
     table = wh.create_table("changed.parts", "id BIGINT, part STRING", buckets=1, partition_by=["part"])
     table.append([{"id": 1, "part": "a"}, {"id": 2, "part": "b"}])
     name = "streamhouse.changed.parts"
@@ -422,7 +423,7 @@ def test_streams_that_cannot_go_on(spark, wh, keyed, checkpoint):
 
 
 @pytest.mark.parametrize("is_keyed", [True, False])
-def test_random_statements(spark, wh, make, is_keyed):
+def test_changes_of_random_statements_add_up_to_the_rows(spark, wh, make, is_keyed):
     """The changes of all statements are the rows of the last version, and each commit's the difference of two."""
     rng = random.Random(7)
     name = make() if is_keyed else make(columns=LOG, bucket_key="id")

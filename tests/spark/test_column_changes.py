@@ -110,7 +110,7 @@ def test_a_stream_that_reads_a_renamed_column_ends_and_goes_on_when_started_agai
     try:
         query.processAllAvailable()
         source.rename_column("name", "title")
-        with pytest.raises(PySparkException, match="column 'name' was renamed to 'title' since it began; restart"):
+        with pytest.raises(PySparkException, match="column 'name' was renamed to 'title' since the read began"):
             query.awaitTermination()
     finally:
         query.stop()
@@ -136,7 +136,7 @@ def test_a_stream_runs_on_where_columns_that_it_does_not_read_change(spark, wh, 
             source.append([{"a": number, "b": "x"}])
             query.processAllAvailable()
         source.rename_column("b", "y")
-        with pytest.raises(PySparkException, match="column 'b' was renamed to 'y' since it began; restart"):
+        with pytest.raises(PySparkException, match="column 'b' was renamed to 'y' since the read began"):
             query.awaitTermination()
     finally:
         query.stop()

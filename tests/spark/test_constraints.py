@@ -41,7 +41,7 @@ def test_every_statement_keeps_it(spark: Any, wh: Any, make: Any, key: str) -> N
     spark.sql(f"DROP TABLE {name}")
 
 
-def test_a_stream_of_rows_in_breach(spark: Any, make: Any, checkpoint: str) -> None:
+def test_a_stream_of_rows_in_breach_fails(spark: Any, make: Any, checkpoint: str) -> None:
     source = make("_from", columns="id BIGINT")
     name = make("_to", columns="id BIGINT", bucket_num="1")
     spark.sql(f"ALTER TABLE {name} ADD CONSTRAINT positive CHECK (id > 0)")
@@ -54,7 +54,7 @@ def test_a_stream_of_rows_in_breach(spark: Any, make: Any, checkpoint: str) -> N
 
 
 @pytest.mark.always
-def test_adding_and_dropping(spark: Any, wh: Any, make: Any) -> None:
+def test_a_constraint_is_added_only_if_all_rows_satisfy_it(spark: Any, wh: Any, make: Any) -> None:
     name = make(columns="id BIGINT, n INT", bucket_num="1")
     spark.sql(f"INSERT INTO {name} VALUES (1, -1)")
     with pytest.raises(PySparkException):

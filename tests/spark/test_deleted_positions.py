@@ -77,7 +77,7 @@ NAMES = tuple(f"streamhouse.positions.{name}" for name in ("t", "`t$lake`", "pen
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_type(spark, table, name):
+def test_values_of_every_type_survive_deletions_of_other_rows(spark, table, name):
     rows = spark.table(name).toArrow().sort_by("id")
     expected = pa.Table.from_pylist([row(n) for n in kept()], schema=table.schema)
     assert rows["id"].to_pylist() == kept()
@@ -140,7 +140,7 @@ def test_pages_and_row_groups_that_a_filter_skips(spark, wh):
     deleted = (numbers % 1_000 == 7) | ((numbers >= 300_000) & (numbers < 310_000)) | (numbers == 1_048_576)
     table.delete(where=[("id", "in", numbers[deleted].tolist())])
     tier(spark, wh.url, [table.name])
-    [file] = [task.file for task in table.open_lake().place.load().scan().plan_files()]
+    [file] = [task.file for task in table.open_lake().binding.load().scan().plan_files()]
     metadata = pq.ParquetFile(file.file_path.removeprefix("file://")).metadata
     assert metadata.num_row_groups > 1
     assert metadata.row_group(0).column(0).has_offset_index
@@ -155,7 +155,7 @@ def test_pages_and_row_groups_that_a_filter_skips(spark, wh):
     assert sorted(r[0] for r in found(spark, few)) == [6, 8, 400_000, 1_299_999]
 
 
-def test_a_table_with_a_key(spark, wh):
+def test_spark_skips_replaced_rows_of_a_keyed_table(spark, wh):
     """Its lake has deleted positions wherever rows were replaced."""
     table = wh.create_table("positions.keyed", "id BIGINT, n INT", primary_key=["id"], buckets=2)
     table.upsert([{"id": n, "n": n} for n in range(5_000)])

@@ -39,7 +39,7 @@ def our_line(failure):
         ("../errors", {}, "INVALID_NAME", ""),
         ("errors.table", {"asOfTimestmp": "1"}, "INVALID_OPTION", "did you mean asOfTimestamp?"),
         ("errors.table", {"versionAsOf": "1"}, "INVALID_OPTION", "use asOfLakeSnapshot"),
-        ("errors.table", {"maxOffsetsPerTrigger": "1"}, "INVALID_OPTION", "it belongs to readStream"),
+        ("errors.table", {"maxOffsetsPerTrigger": "1"}, "INVALID_OPTION", "only in readStream"),
         ("errors.table", {"failOnDataLoss": "maybe"}, "INVALID_OPTION", "'maybe'"),
         ("errors.table$lake", {"startingOffsets": "earliest"}, "INVALID_OPTION", "errors.table$changelog"),
         ("errors.table$buckets", {"asOfTimestamp": "5"}, "INVALID_OPTION", "errors.table$lake"),
@@ -47,7 +47,7 @@ def our_line(failure):
         ("errors.table", {"asOfTimestamp": "5", "includeMetadata": "true"}, "INVALID_OPTION", "includeMetadata"),
     ],
 )
-def test_reads(spark, wh, name, options, condition, hint):
+def test_errors_of_reads_are_one_line_with_a_condition(spark, wh, name, options, condition, hint):
     with pytest.raises(PySparkException) as failure:
         load(spark, wh, name, **options).count()
     line = our_line(failure)
@@ -55,14 +55,14 @@ def test_reads(spark, wh, name, options, condition, hint):
     assert hint in line
 
 
-def test_no_name(spark, wh):
+def test_a_read_without_a_table_name_is_refused(spark, wh):
     with pytest.raises(PySparkException) as failure:
         spark.read.format("streamhouse").option("warehouse", wh.url).load()
     assert "INVALID_OPTION: no table name was given: say .load(" in our_line(failure)
 
 
 @pytest.mark.spark41
-def test_no_warehouse(spark, wh, tmp_path):
+def test_a_read_without_a_warehouse_is_refused(spark, wh, tmp_path):
     with pytest.raises(PySparkException) as failure:
         _ = load(spark, Warehouse(str(tmp_path / "nowhere")), "errors.table").schema  # Connect asks only now
     assert "WAREHOUSE_NOT_FOUND: " in our_line(failure)
@@ -90,7 +90,7 @@ def keyed(wh):
         ("keyed", {}, "errors.keyed$changelog"),
     ],
 )
-def test_streams(spark, wh, keyed, checkpoint, name, options, hint):
+def test_errors_of_streams_are_one_line_with_a_condition(spark, wh, keyed, checkpoint, name, options, hint):
     with pytest.raises(PySparkException) as failure:
         _stream(spark, wh, f"errors.{name}", checkpoint, options)
     line = our_line(failure)
@@ -108,14 +108,14 @@ def test_streams(spark, wh, keyed, checkpoint, name, options, hint):
         ("SELECT 1L AS id, 'zz' AS name", "keyed", {"rowKindColumn": "name"}, "SCHEMA_MISMATCH: column 'name'"),
     ],
 )
-def test_writes(spark, wh, keyed, query, name, options, hint):
+def test_errors_of_writes_are_one_line_with_a_remedy(spark, wh, keyed, query, name, options, hint):
     """Some are refused on the driver, some in a task, where the rows are."""
     with pytest.raises(PySparkException) as failure:
         append(spark.sql(query), wh, f"errors.{name}", **options)
     assert hint in our_line(failure)
 
 
-def test_a_row_of_a_stream(spark, wh, checkpoint):
+def test_a_bad_row_of_a_stream_fails_in_one_line(spark, wh, checkpoint):
     rows = load_stream(spark, wh, "errors.table", startingOffsets="earliest").selectExpr("nullif(id, 1) AS id")
     with pytest.raises(PySparkException) as failure:
         drain(rows, wh, "errors.table", checkpoint)

@@ -130,7 +130,7 @@ DROPS = {
 LEFT = [1, 7, 9, 11, 13]
 
 
-def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_path):
+def test_statements_and_a_dropped_partition_are_changes_without_offsets(spark, wh: Warehouse, adopted, tmp_path):
     start = newest(adopted)
     assert streamed(spark, adopted, start, tmp_path) == []
     change(spark, adopted, wh)
@@ -162,7 +162,7 @@ def test_statements_and_a_dropped_partition(spark, wh: Warehouse, adopted, tmp_p
         )
 
 
-def test_going_back(spark, wh: Warehouse, adopted):
+def test_a_rollback_restores_rows_without_offsets(spark, wh: Warehouse, adopted):
     start = newest(adopted)
     began = as_of(spark, adopted, start)
     change(spark, adopted, wh)
@@ -181,7 +181,7 @@ def test_going_back(spark, wh: Warehouse, adopted):
 
 
 @pytest.mark.parametrize("how", ["delete", "overwrite"])
-def test_a_replaced_partition_and_back_by_time(spark, wh: Warehouse, adopted, how):
+def test_a_rollback_by_time_restores_a_replaced_partition(spark, wh: Warehouse, adopted, how):
     start = newest(adopted)
     began = as_of(spark, adopted, start)
     at = adopted.table.inspect.history().to_pylist()[-1]["timestamp"]

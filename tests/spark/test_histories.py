@@ -86,7 +86,7 @@ def test_a_checkpoint_that_was_restored(spark, wh, tmp_path, checkpoint, path, b
 
 
 @pytest.mark.long
-def test_a_batch_of_the_same_number_with_other_rows(spark, wh, tmp_path, checkpoint):
+def test_a_batch_number_with_other_rows_is_detected(spark, wh, tmp_path, checkpoint):
     source, target = wh.create_table("h.same_from", COLUMNS), wh.create_table("h.same_to", COLUMNS)
     source.append(rows(10))
     drain(load_stream(spark, wh, source.name), wh, target.name, checkpoint)

@@ -50,7 +50,7 @@ def numbered(spark, count, text="n"):
 
 
 @pytest.mark.spark41
-def test_upserts(spark, table, write, read):
+def test_upserts_replace_rows_of_their_keys(spark, table, write, read):
     write(numbered(spark, 100))
     write(numbered(spark, 50, "m").where("id >= 10"))
     expected = [(i, f"m{i}" if 10 <= i < 50 else f"n{i}", i) for i in range(100)]
@@ -62,7 +62,7 @@ def test_upserts(spark, table, write, read):
 
 
 @pytest.mark.spark41
-def test_row_kinds_and_partial_updates(spark, table, write):
+def test_row_kinds_choose_upserts_deletions_and_partial_updates(spark, table, write):
     write(numbered(spark, 6))
     changes = spark.createDataFrame(
         [(0, None, "-D"), (1, "b", "-U"), (1, "B", "+U"), (2, "c", "U"), (9, None, "delete"), (10, "k", "insert")],
@@ -76,7 +76,7 @@ def test_row_kinds_and_partial_updates(spark, table, write):
     assert found(table) == rows[1:]
 
 
-def test_what_is_refused(spark, wh, table, write):
+def test_a_bad_upsert_changes_nothing(spark, wh, table, write):
     version = table.refresh().version
     with pytest.raises(PySparkException, match="'kind', which is missing"):
         write(numbered(spark, 1), rowKindColumn="kind")

@@ -30,12 +30,12 @@ def lived(spark, warehouse, location, checkpoint, settings) -> None:
     assert ids(target) == list(range(600))
 
 
-def test_two_folders(spark, tmp_path, checkpoint):
+def test_a_log_in_another_folder_is_written_and_read(spark, tmp_path, checkpoint):
     lived(spark, Warehouse(tmp_path / "wh"), str(tmp_path / "fast"), checkpoint, {})
     assert not list((tmp_path / "wh" / "tables").rglob("*.arrow"))
 
 
-def test_in_sql(spark, wh, tmp_path):
+def test_a_log_location_is_set_in_sql(spark, wh, tmp_path):
     fast = tmp_path / "fast"
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.apart")
     spark.sql(
@@ -54,6 +54,6 @@ def test_in_sql(spark, wh, tmp_path):
 
 @pytest.mark.s3
 @pytest.mark.long
-def test_a_log_on_s3(spark, tmp_path, s3_server, checkpoint):
+def test_spark_reads_and_writes_a_log_on_s3(spark, tmp_path, s3_server, checkpoint):
     settings = {f"log.{name}": value for name, value in settings_for(s3_server.endpoint).items()}
     lived(spark, Warehouse(tmp_path / "wh", settings), f"s3://{s3_server.new_bucket()}/l", checkpoint, settings)

@@ -66,7 +66,7 @@ def test_a_part_of_the_key_may_give_several_rows(spark, wh, items):
     assert found(lookup_join(frame.limit(0), items.name, on={"o": "order"}, warehouse=wh.url)) == []
 
 
-def test_the_warehouse_of_the_catalog_or_the_environment(spark, wh, customers, monkeypatch, tmp_path):
+def test_a_lookup_join_finds_its_warehouse_by_catalog_or_environment(spark, wh, customers, monkeypatch, tmp_path):
     frame = spark.range(4, 5)
     assert found(lookup_join(frame, customers.name, on="id", columns=["name"])) == [(4, "c4")]
     monkeypatch.setenv("STREAMHOUSE_WAREHOUSE", str(tmp_path))
@@ -93,7 +93,7 @@ def test_a_stream_sees_the_rows_of_the_moment(spark, wh, checkpoint):
     assert run() == [(1, 1, "a"), (1, 2, "A"), (2, 1, None), (2, 2, "b")]
 
 
-def test_what_is_refused(spark, wh, customers, items):
+def test_a_bad_lookup_join_is_refused(spark, wh, customers, items):
     frame = spark.range(1).withColumn("name", f.lit("x"))
 
     def refused(error, match, table=customers.name, **options):

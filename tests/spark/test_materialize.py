@@ -48,7 +48,7 @@ def test_groups_of_a_log_table(spark, orders):
     require_right(spark, view, query)
 
 
-def test_rows_of_a_log_table(spark, orders):
+def test_a_view_of_a_log_table_is_refreshed_by_new_rows(spark, orders):
     orders.append([order(1), order(1), order(3, 2)])
     view, query = kept(spark, orders, "SELECT id, amount * 2 AS twice FROM SOURCE WHERE qty > 0")
     orders.append([order(1), order(4, 2, "9.99"), order(5, 1, "1.00", 0)])
@@ -57,7 +57,7 @@ def test_rows_of_a_log_table(spark, orders):
     require_right(spark, view, query)
 
 
-def test_retractions_of_a_keyed_table(spark, keyed):
+def test_a_view_of_a_keyed_table_is_refreshed_by_retractions(spark, keyed):
     keyed.upsert([{"id": i, "cust": i % 3, "amount": float(i), "note": "a"} for i in range(9)])
     query = "SELECT cust, min(amount) AS lo, max(amount) AS hi, count(DISTINCT note) AS d FROM SOURCE GROUP BY cust"
     view, query = kept(spark, keyed, f"{query} HAVING count(*) > 1")
@@ -129,7 +129,7 @@ def test_what_a_view_is_not(spark, wh, orders, keyed):
     assert sh.materialize(spark, "gold.is_it", query, mode="full").describe().mode == "full"
 
 
-def test_lineage_and_description(spark, wh, orders):
+def test_a_description_shows_how_far_a_view_is_behind(spark, wh, orders):
     orders.append([order(1)])
     view, _ = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
     first = orders.refresh().version
@@ -191,7 +191,7 @@ def test_a_slower_refresh_changes_nothing(spark, orders, monkeypatch):
     require_right(spark, view, query)
 
 
-def test_a_large_source_in_steps(spark, orders, keyed):
+def test_a_large_source_is_refreshed_in_steps(spark, orders, keyed):
     """Rows of the lake, one large commit of the log, and a table with a key; each step is Spark's answer of then."""
     for first in range(0, 40, 10):
         orders.append([order(first + number, number % 5) for number in range(10)])
@@ -223,7 +223,7 @@ def test_a_large_source_in_steps(spark, orders, keyed):
     require_right(spark, view, query)
 
 
-def test_views_of_views(spark, orders):
+def test_a_view_of_a_view_is_refreshed_from_its_changes(spark, orders):
     """A view is a table: another one is kept from its changes, also behind a computation of the whole query."""
     orders.append([order(1), order(2), order(3, 2)])
     view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
@@ -273,7 +273,7 @@ QUERIES = (
 
 
 @pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.long] if n > 3 else []) for n in range(8)])
-def test_random_histories(spark, orders, keyed, number):
+def test_views_equal_their_query_after_random_changes(spark, orders, keyed, number):
     """After each refresh the view is Spark's own answer, and no refresh needed the whole query."""
     chance = random.Random(number)
     fill(orders, keyed)

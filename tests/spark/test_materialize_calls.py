@@ -55,7 +55,7 @@ def test_what_is_wrong_is_said_as_in_python(spark, wh, orders):
     query = f"SELECT row_number() OVER (PARTITION BY id ORDER BY qty) AS r FROM {orders.name}"
     with pytest.raises(Exception, match="a window function: ROW_NUMBER"):
         call(spark, f"materialize('calls.refused', '{query}')")
-    with pytest.raises(Exception, match=f"{orders.name} is no materialized table"):
+    with pytest.raises(Exception, match=f"{orders.name} is not a materialized table"):
         call(spark, f"refresh('{orders.name}')")
     with pytest.raises(Exception, match=r"(?i)no_such_column"):
         call(spark, f"materialize('calls.refused', 'SELECT no_such_column FROM {orders.name}')")

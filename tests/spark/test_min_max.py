@@ -79,7 +79,7 @@ def kept(spark, source, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_random_history(spark, source, name, monkeypatch):
+def test_minima_and_maxima_are_right_after_random_deletions(spark, source, name, monkeypatch):
     chance = random.Random(name)
     source.upsert([row(chance, number) for number in range(20)])
     view, query = kept(spark, source, name)

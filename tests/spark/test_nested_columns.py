@@ -137,7 +137,7 @@ def test_a_stream_ends_where_a_column_of_its_changed_inside_and_goes_on_when_sta
     try:
         query.processAllAvailable()
         source.add_columns("s.b INT")
-        with pytest.raises(PySparkException, match="column 's' became struct<a:int,b:int>, it was struct<a:int> since"):
+        with pytest.raises(PySparkException, match="column 's' changed from struct<a:int> to struct<a:int,b:int>"):
             query.awaitTermination()
     finally:
         query.stop()

@@ -49,7 +49,7 @@ def test_all_rows_are_replaced_in_one_record(spark, wh, table):
     assert ids(table) == [0, 1, 2]
 
 
-def test_a_table_made_from_itself(spark, wh, table):
+def test_a_table_is_overwritten_by_its_own_rows(spark, wh, table):
     table.append(rows(100))
     overwrite(load(spark, wh, table.name).where("id % 2 = 0"), wh, table.name)
     assert ids(table) == list(range(0, 100, 2))

@@ -65,14 +65,14 @@ def test_the_catalog_reads_log_and_lake_as_one(spark, orders, where):
 
 
 @pytest.mark.long
-def test_every_row_once_and_whole(spark, orders, wh):
+def test_spark_reads_every_paimon_row_once(spark, orders, wh):
     for found in (spark.table(SQL), spark.read.format("streamhouse").option("warehouse", wh.url).load(NAME)):
         assert found.exceptAll(spark.table("paimon_orders")).count() == 0
         assert found.count() == NUM_ROWS + 1
 
 
 @pytest.mark.long
-def test_the_lake_alone_and_earlier(spark, orders, wh):
+def test_the_paimon_lake_alone_is_read_at_each_snapshot(spark, orders, wh):
     assert _ids(spark.table(LAKE)) == sorted(range(300), key=repr)
     assert spark.sql(f"SELECT * FROM {LAKE} VERSION AS OF 1").count() == 200
     snapshots = spark.table("streamhouse.paimon_lake.`orders$lake$snapshots`")
@@ -84,7 +84,7 @@ def test_the_lake_alone_and_earlier(spark, orders, wh):
 
 
 @pytest.mark.long
-def test_a_join_with_buckets_of_another_function(spark, orders, wh):
+def test_buckets_of_two_formats_are_not_joined_without_a_shuffle(spark, orders, wh):
     """Buckets of Iceberg are no buckets of Paimon: Spark may not take one for the other."""
     other = wh.create_table("paimon_lake.names", COLUMNS, buckets=4, properties={"bucket.key": "id"})
     other.append(rows(NUM_ROWS))
@@ -107,7 +107,7 @@ def test_a_trimmed_range_is_read_from_the_lake_with_its_offsets(spark, orders):
 
 
 @pytest.mark.long
-def test_overwritten_widened_and_emptied(spark, wh):
+def test_a_paimon_table_is_overwritten_widened_and_emptied(spark, wh):
     name = "streamhouse.paimon_lake.changing"
     spark.sql(f"CREATE TABLE {name} (id bigint) TBLPROPERTIES ('table.datalake.format' = 'paimon', 'bucket.num' = '2')")
     for first in (0, 10):
@@ -128,7 +128,7 @@ def test_overwritten_widened_and_emptied(spark, wh):
 
 
 @pytest.mark.long
-def test_current_rows_by_key(spark, wh):
+def test_spark_reads_the_current_rows_of_a_keyed_paimon_table(spark, wh):
     """Merged from files with common keys in Python, read as they are by Spark, and beside newer changes of the log."""
     wh.create_database("paimon_lake")
     name, lake = "streamhouse.paimon_lake.prices", "streamhouse.paimon_lake.`prices$lake`"
@@ -170,7 +170,7 @@ def test_current_rows_by_key(spark, wh):
 
 
 @pytest.mark.long
-def test_buckets_by_several_columns(spark, wh):
+def test_a_paimon_table_is_bucketed_by_several_columns(spark, wh):
     wh.create_database("paimon_lake")
     name = "streamhouse.paimon_lake.pairs"
     spark.sql(
@@ -207,5 +207,5 @@ def test_a_tag_is_read_by_name_when_its_snapshot_has_expired(spark, wh):
 def test_what_is_not_built_is_refused(spark, wh):
     wh.create_database("paimon_lake")
     properties = "'table.datalake.format' = 'paimon', 'primary.key' = 'id'"
-    with pytest.raises(Exception, match="whose equal values Paimon's libraries tell apart"):
+    with pytest.raises(Exception, match="whose equal values can be distinct keys"):
         spark.sql(f"CREATE TABLE streamhouse.paimon_lake.refused (id double not null) TBLPROPERTIES ({properties})")

@@ -245,7 +245,7 @@ def _steps(runner, warehouse, files, add):
         yield step
 
 
-def test_every_kind_of_dataset(runner, warehouse):
+def test_every_kind_of_dataset_is_updated_by_a_pipeline(runner, warehouse):
     for step in _steps(runner, warehouse, {"tables.py": TABLES, "all.sql": SQL}, _more_orders):
         for name, rows in _expected(step).items():
             assert _rows(warehouse, name) == sorted(rows, key=repr), (step, name)
@@ -261,7 +261,7 @@ def test_every_kind_of_dataset(runner, warehouse):
 
 
 @pytest.mark.skipif(not hasattr(pipelines, "create_auto_cdc_flow"), reason="AUTO CDC came with Spark 4.2")
-def test_auto_cdc(runner, warehouse):
+def test_auto_cdc_flows_leave_the_newest_rows(runner, warehouse):
     files = {"cdc.py": CDC, **({"history.py": HISTORY} if spark_versions.spark_version() >= (4, 3) else {})}
     for step in _steps(runner, warehouse, files, _more_changes):
         for name in ("plain", "keyed", "declared"):
@@ -290,7 +290,7 @@ def test_a_run_that_fails_leaves_a_views_rows(runner, warehouse):
 
 
 @pytest.mark.skipif(not hasattr(pipelines, "create_auto_cdc_flow"), reason="the example has AUTO CDC, of Spark 4.2")
-def test_the_example(runner):
+def test_the_example_pipeline_runs_as_documented(runner):
     folder = runner.folder / "example"
     shutil.copytree(EXAMPLE, folder)
     spec = folder / "spark-pipeline.yml"

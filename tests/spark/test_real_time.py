@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from spark.noted_stream import WAIT_S, Stream
 from streamhouse_spark.warehouse.warehouse import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -83,7 +84,7 @@ def test_a_query_reads_rows_in_real_time_and_goes_on_in_micro_batches(
 
 
 @pytest.mark.usefixtures("real_time")
-def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
+def test_real_time_mode_gives_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) -> None:
     """Of every type, inline, as files, compressed and from before a column was added, by one checkpoint of both."""
     name = "streamhouse.rt.rows"
     spark.sql("CREATE DATABASE IF NOT EXISTS streamhouse.rt")
@@ -103,7 +104,7 @@ def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) ->
     append(100, 20)
     table = wh.table("rt.rows")
     table.alter_properties({"table.log.arrow.compression.type": "zstd"})
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     append(200, 6000)
     both.wait_for(query, 6050)
     query.stop()
@@ -112,8 +113,8 @@ def test_the_rows_of_micro_batches(spark: Any, wh: Warehouse, tmp_path: Path) ->
     stored = both.micro_batches()
     assert len(stored) >= 10
     table.refresh()
-    table.merge_small()
-    table.merge_inline()
+    merge_small(table)
+    merge_inline(table)
     query = both.start()
     append(20_000, 10)
     both.wait_for(query, 10)

@@ -118,7 +118,7 @@ def test_rows_that_are_deleted_meanwhile_had_come(spark, sources, way, monkeypat
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(8))
-def test_random_queries(spark, sources, number, monkeypatch):
+def test_random_queries_are_refreshed_as_spark_answers(spark, sources, number, monkeypatch):
     """Also where changes do not tell all, lie in the lake, or are of a table that got columns."""
     chance = random.Random(number)
     mark = sources[0].name.split("_")[-1]
@@ -187,7 +187,7 @@ def test_a_source_with_other_columns_is_compiled_again(spark, sources):
     require_right(spark, view, query)
 
 
-def test_most_rows_changed(spark, sources, monkeypatch):
+def test_a_view_is_recomputed_if_most_rows_changed(spark, sources, monkeypatch):
     """Then the whole query is computed, and what differs is written."""
     orders, _ = sources
     query = query_of("decimals", sources)

@@ -15,7 +15,7 @@ from spark.statements.lakehouse import Lakehouse
 from spark.statements.subjects import DifferenceError, Figures
 from streamhouse_spark.lake.iceberg import compaction, position_deletes
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.log.delete_vectors import NO_DELETIONS
+from streamhouse_spark.log.deletion_vectors import NO_DELETIONS
 from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.table.versioning.publication import BranchChanges
 from streamhouse_spark.warehouse import cloning
@@ -40,7 +40,7 @@ def house(spark, warehouse_url):
     return Lakehouse(spark, warehouse_url)
 
 
-def test_a_short_history(house):
+def test_a_short_history_answers_as_duckdb_does(house):
     history = History(house, 3, steps=4, form=FORMS["log, iceberg"])
     history.run()
     assert history.figures.checks["DuckDB"] > 0
@@ -49,7 +49,7 @@ def test_a_short_history(house):
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(1000, 1003))
-def test_histories(house, form, seed):
+def test_random_statements_answer_as_duckdb_does(house, form, seed):
     History(house, seed, form=FORMS[form]).run()
 
 

@@ -10,6 +10,7 @@ import pytest
 from spark.session import drain, in_python, load_stream
 from streamhouse_spark import Warehouse
 from streamhouse_spark.spark import tier
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.spark
 NAME = "pruned.events"
@@ -35,7 +36,7 @@ def table(spark: Any, wh: Warehouse) -> Any:
     table.maintain()
     for start in range(60, 100, 10):
         table.append(events(10, start))
-        table.merge_inline()
+        merge_inline(table)
     return table
 
 

@@ -14,6 +14,7 @@ from spark.session import COLUMNS, drain, forget_commit, ids, load, load_stream,
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.spark import tier
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.spark
 needs_limits = pytest.mark.skipif(
@@ -165,7 +166,7 @@ def test_first_batch_begins_where_the_query_began(spark, wh, tables, checkpoint)
 
 
 @pytest.mark.spark41
-def test_starting_points(spark, wh, tables, tmp_path):
+def test_streams_start_at_offsets_times_and_snapshots(spark, wh, tables, tmp_path):
     source, _ = tables
     source.append(rows(90))
     trim(spark, wh, source)
@@ -206,7 +207,7 @@ def test_lost_rows_fail_the_stream_or_are_skipped(spark, wh, checkpoint, tmp_pat
     source.append(rows(50))
     copy(spark, wh, tables, checkpoint)
     source.append(rows(50, 50))
-    source.merge_inline()
+    merge_inline(source)
     while source.storage.now_ms() <= source.state.time_ms + 1:
         pass
     assert source.maintain().trimmed_to == {0: 100}
@@ -241,7 +242,7 @@ def test_rows_that_another_engine_deleted_are_skipped(spark, wh, tmp_path):
     assert set(range(200, 400)) <= set(found) <= set(range(20, 400))
 
 
-def test_changelog_stream(spark, wh, tables, checkpoint, tmp_path):
+def test_the_changelog_is_read_as_a_stream(spark, wh, tables, checkpoint, tmp_path):
     source, _ = tables
     source.append(rows(30))
     target = wh.create_table("tail.changes", "kind STRING, bucket INT, at BIGINT, id BIGINT")

@@ -73,7 +73,7 @@ def test_a_copy_is_the_table(spark, wh, tables, checkpoint, tier):
 
 
 @pytest.mark.long
-def test_a_copy_batch_by_batch(spark, wh, tables, checkpoint):
+def test_a_trimmed_table_is_copied_batch_by_batch(spark, wh, tables, checkpoint):
     source, target = tables
     write(source, range(200), 0)
     trim(source)
@@ -87,7 +87,7 @@ def test_a_copy_batch_by_batch(spark, wh, tables, checkpoint):
 
 
 @pytest.mark.long
-def test_a_delta_join_of_a_trimmed_table(spark, wh, tables, checkpoint):
+def test_a_delta_join_starts_from_a_trimmed_table(spark, wh, tables, checkpoint):
     orders, _ = tables
     write(orders, range(20), 7)
     trim(orders)

@@ -77,7 +77,7 @@ def _unlucky(stream):
     return stream.selectExpr("if(id = 33, raise_error('no luck'), id) id")
 
 
-def test_failing_task_then_restart(spark, wh, tables, checkpoint):
+def test_a_stream_with_a_failed_task_stores_each_row_once(spark, wh, tables, checkpoint):
     source, target = tables
     source.append(rows(40))
     query = None
@@ -167,7 +167,7 @@ def test_batch_writes_in_foreach_batch_are_not_deduplicated(spark, wh, tables, c
 
 
 @pytest.mark.always
-def test_aggregation_with_watermark(spark, wh, checkpoint):
+def test_windows_behind_a_watermark_are_stored_once(spark, wh, checkpoint):
     source = wh.create_table("sink.events", "ts TIMESTAMP, amount DOUBLE")
     target = wh.create_table("sink.windows", "start TIMESTAMP, total DOUBLE")
     minutes = pa.array([60_000_000 * i for i in range(60)], pa.timestamp("us", "UTC"))
@@ -221,7 +221,7 @@ def batch(*values):
     return iter([pa.RecordBatch.from_pydict({"id": list(values)})])
 
 
-def test_abort_deletes_nothing(writer, tables):
+def test_an_abort_after_a_commit_deletes_nothing(writer, tables):
     """Spark calls abort with all messages after a commit whose outcome it does not know."""
     big = list(range(20_000))  # more than travels inline, so that there are files
     one = writer()

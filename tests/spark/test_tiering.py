@@ -58,7 +58,7 @@ def test_tasks_lay_the_rows_of_a_lake_out(spark, own):
     assert (report.rows, report.files_removed, report.files_added) == (2700, 9, 3)
     assert lake_ids(table) == ids(table) == list(range(2700))
     assert optimize(spark, own.url, "a.laid", "name").rows == 0
-    with pytest.raises(SchemaMismatchError, match="an unknown column 'nope'"):
+    with pytest.raises(SchemaMismatchError, match="there is no column 'nope'"):
         optimize(spark, own.url, "a.laid", "name", where="nope = 1")
 
 
@@ -144,7 +144,7 @@ def test_error_of_one_table_does_not_stop_the_others(spark, own, caplog):
 
 
 @pytest.mark.long
-def test_service_maintains_its_tables(spark, own):
+def test_a_service_on_spark_maintains_its_tables(spark, own):
     properties = {
         "table.datalake.freshness": "100ms",
         "table.log.ttl": "1ms",

@@ -44,7 +44,7 @@ def told(frame):
     return sorted((row["id"], row["_change_type"]) for row in frame.select("id", "_change_type").collect())
 
 
-def test_batches(spark, wh, table):
+def test_batches_of_the_changelog_have_each_change_once(spark, wh, table):
     change(spark, table)
     view = f"{table.name}$changelog"
     every = sorted([*INSERTED, *CHANGED])
@@ -63,7 +63,7 @@ def test_batches(spark, wh, table):
         tier(spark, wh.url, [table.name])
 
 
-def test_batches_of_a_time(spark, wh, table):
+def test_changes_since_a_time_include_deletions(spark, wh, table):
     view, moment = f"{table.name}$changelog", table.refresh().time_ms + 1
     change(spark, table)
     since = spark.sql(
@@ -76,7 +76,7 @@ def test_batches_of_a_time(spark, wh, table):
 
 
 @pytest.mark.parametrize("how", ["by name", "by format"])
-def test_streams(spark, wh, table, checkpoint, how):
+def test_streams_of_the_changelog_have_each_change_once(spark, wh, table, checkpoint, how):
     target = wh.create_table(f"{table.name}_changes", "id BIGINT, kind STRING, log_offset BIGINT")
 
     def run():

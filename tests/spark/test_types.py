@@ -77,7 +77,7 @@ def sorted_rows(table):
 
 @pytest.mark.always
 @pytest.mark.spark41
-def test_from_python_through_spark_and_back(spark, wh, written):
+def test_every_type_comes_back_through_spark(spark, wh, written):
     copy = wh.create_table("types.copied", DDL)
     frame = load(spark, wh, "types.all")
     assert {f.name: f.dataType.simpleString() for f in frame.schema} == {
@@ -87,7 +87,7 @@ def test_from_python_through_spark_and_back(spark, wh, written):
     assert sorted_rows(copy).equals(sorted_rows(written))
 
 
-def test_through_the_lake(spark, wh, written):
+def test_every_type_comes_back_from_the_lake(spark, wh, written):
     copy = wh.create_table("types.from_lake", DDL)
     tier(spark, wh.url, ["types.all"])
     append(load(spark, wh, "types.all$lake"), wh, "types.from_lake")
@@ -96,7 +96,7 @@ def test_through_the_lake(spark, wh, written):
 
 @pytest.mark.spark41
 @pytest.mark.long
-def test_through_a_stream(spark, wh, written, checkpoint):
+def test_every_type_comes_back_from_a_stream(spark, wh, written, checkpoint):
     copy = wh.create_table("types.streamed", DDL)
     drain(load_stream(spark, wh, "types.all"), wh, "types.streamed", checkpoint)
     assert sorted_rows(copy).equals(sorted_rows(written))
@@ -114,7 +114,7 @@ def test_trimmed_range_from_the_lake(spark, wh, written, checkpoint):
     assert sorted_rows(copy).equals(sorted_rows(written))
 
 
-def test_nan_survives(spark, wh):
+def test_nan_comes_back_from_spark(spark, wh):
     table = wh.create_table("types.nan", "id BIGINT, x DOUBLE, y FLOAT")
     append(spark.sql("SELECT 1L id, double('NaN') x, float('NaN') y"), wh, "types.nan")
     assert load(spark, wh, "types.nan").selectExpr("isnan(x) AND isnan(y)").first() == (True,)

@@ -116,7 +116,7 @@ def test_rows_are_updated_merged_and_deleted(spark, wh: Warehouse, name):
     assert read(spark.table(sql)) == after
 
 
-def test_rows_by_key(spark, wh: Warehouse, name):
+def test_variants_are_upserted_by_key(spark, wh: Warehouse, name):
     spark.sql(f"CREATE TABLE streamhouse.{name} (id BIGINT, v VARIANT, PRIMARY KEY (id)) {PAIMON}")
     sql = f"streamhouse.{name}"
     insert(spark, name, 0, DOCUMENTS)
@@ -168,7 +168,7 @@ def test_columns_are_added_renamed_and_dropped(spark, wh: Warehouse, name):
     assert spark.table(sql).columns == ["id"]
 
 
-def test_a_table_without_a_lake(spark, wh: Warehouse, name):
+def test_a_table_without_a_lake_holds_variants(spark, wh: Warehouse, name):
     spark.sql(
         f"CREATE TABLE streamhouse.{name} (id BIGINT, v VARIANT) TBLPROPERTIES ('table.datalake.enabled' = 'false')"
     )
@@ -226,7 +226,7 @@ def test_random_documents_from_sql_and_from_python(spark, wh: Warehouse, name, k
     assert {row["id"]: row["v"] for row in readable_rows(wh.table(name).to_arrow())} == after
 
 
-def test_a_value_in_columns_of_its_own(spark, wh: Warehouse, name):
+def test_spark_reads_shredded_variants_and_python_rejects_them(spark, wh: Warehouse, name):
     """Paimon's writers can put parts of values into columns: Spark's reader puts them together, Python's refuses."""
     from pypaimon import CatalogFactory
     from pypaimon.data.generic_variant import GenericVariant
@@ -247,7 +247,7 @@ def test_a_value_in_columns_of_its_own(spark, wh: Warehouse, name):
     commit.close()
     lake = "streamhouse." + name.replace(".t", ".`t$lake`")
     assert read(spark.table(lake)) == {0: {"a": 0}, **expected(theirs, 1)}
-    with pytest.raises(LakeMismatchError, match="columns of their own"):
+    with pytest.raises(LakeMismatchError, match="shredded"):
         wh.table(name).lake.to_arrow()
 
 
@@ -257,17 +257,17 @@ LAKE = "'table.datalake.format' = 'paimon'"
 @pytest.mark.parametrize(
     ("columns", "properties", "message"),
     [
-        ("(v VARIANT)", "'bucket.num' = '1'", "an Iceberg lake cannot hold it"),
+        ("(v VARIANT)", "'bucket.num' = '1'", "which requires Iceberg's format 3"),
         ("(a ARRAY<VARIANT>)", LAKE, "VARIANT inside another type"),
         ("(id INT, v VARIANT) PARTITIONED BY (v)", LAKE, "partition"),
         ("(id INT, v VARIANT NOT NULL, PRIMARY KEY (v))", LAKE, "choose columns of scalar types"),
-        ("(id INT, v VARIANT)", f"{LAKE}, 'bucket.key' = 'v'", "cannot be bucketed"),
-        ("(id INT, v VARIANT)", f"{LAKE}, 'table.statistics.columns' = 'v'", "has no minimum and maximum"),
+        ("(id INT, v VARIANT)", f"{LAKE}, 'bucket.key' = 'v'", "expected integers, decimals"),
+        ("(id INT, v VARIANT)", f"{LAKE}, 'table.statistics.columns' = 'v'", "has no statistics"),
         ("(id INT, v VARIANT)", f"{LAKE}, 'table.constraint.c' = 'v > 1'", r"constraint 'c' CHECK \(v > 1\)"),
     ],
     ids=["iceberg", "inside", "partition", "key", "bucket", "statistics", "check"],
 )
-def test_what_is_refused(spark, name, columns, properties, message):
+def test_tables_that_cannot_hold_variants_are_refused(spark, name, columns, properties, message):
     with pytest.raises(AnalysisException, match=message):
         spark.sql(f"CREATE TABLE streamhouse.{name} {columns} TBLPROPERTIES ({properties})")
     assert not spark.catalog.tableExists(f"streamhouse.{name}")
@@ -275,6 +275,6 @@ def test_what_is_refused(spark, name, columns, properties, message):
 
 def test_an_iceberg_lake_gets_no_variant_later(spark, wh: Warehouse, name):
     spark.sql(f"CREATE TABLE streamhouse.{name} (id BIGINT)")
-    with pytest.raises(Exception, match="an Iceberg lake cannot hold it"):
+    with pytest.raises(Exception, match="which requires Iceberg's format 3"):
         spark.sql(f"ALTER TABLE streamhouse.{name} ADD COLUMN v VARIANT")
     assert wh.table(name).schema.names == ["id"]

@@ -57,7 +57,7 @@ def often(spark, orders):
     return view, query
 
 
-def test_rounds_and_refreshes_in_one_process(spark, wh, orders):
+def test_one_process_tiers_tables_and_refreshes_views(spark, wh, orders):
     view, query = often(spark, orders)
     told = []
     service = sh.TieringService(spark, wh.url, [orders.name, view.name], views=True, on_view=told.append)

@@ -29,19 +29,19 @@ PAIRS = [
 
 
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_two_types_meet(spark, left, right):
+def test_columns_of_two_types_meet_as_in_spark(spark, left, right):
     history = TypedHistory(spark, 1, types=(left, right), refreshes=2)
     history.run(MEETINGS)
     assert history.checks > len(MEETINGS)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_views_of_two_types(spark, seed):
+def test_random_views_of_two_types_answer_as_spark_does(spark, seed):
     history = TypedHistory(spark, seed)
     history.run()
 
 
-def test_random_views_of_functions(spark):
+def test_random_views_with_functions_answer_as_spark_does(spark):
     history = FunctionHistory(spark, 104, refreshes=2)
     history.run()
     assert history.checks

@@ -26,7 +26,7 @@ def view(spark, wh):
     return kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
 
 
-def test_writes_are_refused(spark, wh, view, tmp_path):
+def test_writes_to_a_materialized_table_are_refused(spark, wh, view, tmp_path):
     table, query = view
     name = f"streamhouse.{table.name}"
     before = table.table.refresh().version

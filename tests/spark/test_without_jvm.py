@@ -25,7 +25,7 @@ AMOUNTS = st.dictionaries(st.integers(0, 40), st.integers(0, 1000), min_size=1)
 
 
 @given(AMOUNTS, st.integers(0, 20_000), st.integers(0, 10**12))
-def test_shares_are_fair(wanted, limit, rotation):
+def test_rate_limits_are_shared_fairly_by_buckets(wanted, limit, rotation):
     shares = fair_shares(wanted, limit, rotation=rotation)
     assert sum(shares.values()) == min(limit, sum(wanted.values()))
     assert all(0 <= shares[b] <= wanted[b] for b in wanted)
@@ -102,10 +102,10 @@ def test_offset_knows_the_truncation_that_it_was_taken_behind():
     assert "truncation" not in first_end.to_json(), "checkpoints of streams that know of none keep their text"
 
 
-def test_partitions_are_balanced():
+def test_scan_partitions_have_about_equal_sizes():
     plan = ScanPlan("a.b", "u", _state().schema, tuple(_offsets_piece(i, 1 << 20) for i in range(300)))
     groups = pieces.make_partitions(plan, parallelism=2)
-    sizes = [sum(p.size_bytes for p in g.plan().pieces) for g in groups]
+    sizes = [sum(p.size_bytes for p in g.plan().tasks) for g in groups]
     assert 3 <= len(groups) <= 6
     assert max(sizes) < 2 * min(sizes)
     tiny = plan.with_tasks([_offsets_piece(i, 10) for i in range(20)])

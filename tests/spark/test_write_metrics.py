@@ -53,7 +53,7 @@ def settled(spark: Any) -> Any:
     return lambda: spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
 
 
-def test_a_batch(spark, wh, table, settled):
+def test_metrics_of_a_batch_show_rows_and_segments(spark, wh, table, settled):
     settled()
     before = newest(spark)
     frame = spark.range(50_000).selectExpr("id", "concat('word ', id) as word").coalesce(1)
@@ -78,7 +78,7 @@ def test_changes_of_rows_count_nothing(spark, wh, settled):
     assert keyed.to_arrow()["word"].to_pylist() == ["b"]
 
 
-def test_a_stream(spark, wh, table, settled, tmp_path):
+def test_metrics_of_a_stream_show_rows_and_staged_segments(spark, wh, table, settled, tmp_path):
     """A task with many rows stages them; one with few carries them to the driver, and counts rows alone."""
     settled()
     for rows, segments in ((40_000, 1), (3, 0)):
@@ -106,7 +106,7 @@ def sink_metrics(query: Any) -> dict[str, int]:
     return {name: int(value) for name, value in sink["metrics"].items()}
 
 
-def test_a_stream_by_key(spark, wh, tmp_path):
+def test_metrics_of_a_keyed_stream_are_those_of_its_batch(spark, wh, tmp_path):
     """Its tasks stage changes, and the next batch tells of itself alone."""
     wh.create_table("written.by_key", "id BIGINT NOT NULL, word STRING", primary_key=["id"])
     source = tmp_path / "rows"

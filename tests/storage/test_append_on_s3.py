@@ -38,7 +38,7 @@ def stored_ids(proxy: S3Proxy, table: sh.Table) -> Counter[int]:
     return Counter(table.to_arrow().column("id").to_pylist())
 
 
-def test_a_fault_at_each_request_of_an_append(proxy, table):
+def test_an_append_is_stored_once_whichever_request_fails(proxy, table):
     """A warm append is one PUT; after another's it reads the log as well."""
     attempts = [(fault, method, number) for fault in FAULTS for method in ("GET", "PUT") for number in (0, 1)]
     attempts.append((Fault.PRECONDITION_BARE, "PUT", 0))
@@ -55,7 +55,7 @@ def test_a_fault_at_each_request_of_an_append(proxy, table):
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_random_faults(proxy, table, seed):
+def test_acknowledged_rows_survive_random_faults_of_s3(proxy, table, seed):
     rng = random.Random(seed)
     acknowledged, unclear, kinds = [], [], set()
     proxy.plan = lambda _: rng.choice(FAULTS) if rng.random() < 0.25 else None

@@ -89,7 +89,7 @@ def test_a_large_object_goes_on_with_the_new_ones(store, proxy, profile):
 
 def test_without_others_the_error_says_so(store, proxy):
     takes(proxy, "second")
-    with pytest.raises(StorageError, match=r"ExpiredToken .*the credentials have ended, and no others were found"):
+    with pytest.raises(StorageError, match=r"ExpiredToken .*the credentials have expired, and no new ones were found"):
         store.read("a")
     assert len(proxy.log) == 2
 
@@ -98,7 +98,7 @@ def test_keys_that_the_settings_name_are_not_replaced(s3_server, proxy, profile)
     store = S3Storage(f"s3://{s3_server.new_bucket()}/wh", settings_for(proxy.endpoint))
     takes(proxy, "second")
     write(profile, "second")
-    with pytest.raises(StorageError, match="the credentials have ended"):
+    with pytest.raises(StorageError, match="the credentials have expired"):
         store.read("a")
 
 
@@ -111,6 +111,6 @@ def test_renewed_credentials_that_have_ended_are_a_failure_of_the_store(store, m
     api = s3_client.CLIENTS.get(store._settings)._api
     monkeypatch.setattr(api, "put_object", sign)
     monkeypatch.setattr(s3_client.CLIENTS, "forget", lambda *_: None)
-    with pytest.raises(StorageError, match=r"CredentialRetrievalError.*the credentials have ended") as told:
+    with pytest.raises(StorageError, match=r"CredentialRetrievalError.*the credentials have expired") as told:
         store.put_if_absent("a", b"1")
     assert isinstance(told.value.__cause__, CredentialRetrievalError)

@@ -228,7 +228,7 @@ class TestReads:
 
 class TestCreate:
     @pytest.mark.parametrize("fault", TRANSIENT)
-    def test_one_part(self, store, direct, proxy, fault):
+    def test_a_small_object_is_written_despite_a_fault(self, store, direct, proxy, fault):
         proxy.plan = nth("PUT", 0, fault)
         with store.create("segments/a") as sink:
             sink.write(b"rows")
@@ -237,7 +237,7 @@ class TestCreate:
 
     @pytest.mark.parametrize("fault", TRANSIENT)
     @pytest.mark.parametrize(("method", "number"), [("POST", 0), ("PUT", 0), ("PUT", 2), ("POST", 1)])
-    def test_many_parts(self, store, direct, proxy, fault, method, number):
+    def test_a_multipart_object_is_written_despite_a_fault(self, store, direct, proxy, fault, method, number):
         data = bytes(range(256)) * (2 * PART_BYTES // 256 + 1)
         proxy.plan = nth(method, number, fault)
         with store.create("segments/a") as sink:
@@ -270,7 +270,7 @@ class TestCreate:
         assert direct.read("segments/a") == b"other"
         assert uploads(direct) == []
 
-    def test_memory_is_bounded(self, direct):
+    def test_an_upload_holds_few_parts_in_memory(self, direct):
         chunk = bytes(1 << 20)
         tracemalloc.start()
         try:
@@ -312,14 +312,14 @@ class TestCheckWritable:
         store.put_if_absent("a", b"1")
         with pytest.raises(ObjectExistsError):  # puts in sequence cannot see it
             store.put_if_absent("a", b"2")
-        with pytest.raises(StorageError, match=r"does not decide between writers.*use a store that honours"):
+        with pytest.raises(StorageError, match=r"does not support atomic conditional writes.*use a store that honours"):
             store.check_writable()
         assert everything(direct) == ["wh/a"]
 
     def test_amazons_own_store_is_known_and_not_raced(self, store, proxy, monkeypatch):
         store.check_writable()
         raced = proxy.methods.count("PUT")
-        monkeypatch.setattr(s3_client.Client, "is_amazons", True)
+        monkeypatch.setattr(s3_client.Client, "is_amazon", True)
         proxy.plan = lambda _: None
         store.check_writable()
         assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
@@ -488,12 +488,12 @@ class TestUrlsAndSettings:
             "http://x/y",
         ],
     )
-    def test_bad_urls(self, url):
+    def test_bad_s3_urls_are_rejected_without_their_secret(self, url):
         with pytest.raises(InvalidOptionError) as caught:
             S3Storage(url, {})
         assert "secret" not in str(caught.value)
 
-    def test_good_urls(self, s3_server):
+    def test_s3_urls_may_have_spaces_and_slashes(self, s3_server):
         bucket = s3_server.new_bucket()
         settings = settings_for(s3_server.endpoint)
         S3Storage(f"s3a://{bucket}/a b/c/", settings).put("x/y", b"1")
@@ -513,7 +513,7 @@ class TestUrlsAndSettings:
             ({"s3.force-virtual-addressing": "yes"}, "true or false"),
         ],
     )
-    def test_bad_settings(self, settings, message):
+    def test_bad_s3_settings_are_rejected_without_their_value(self, settings, message):
         with pytest.raises(InvalidOptionError, match=message) as caught:
             S3Storage("s3://bucket/wh", settings)
         assert "canary" not in str(caught.value)

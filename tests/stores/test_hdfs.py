@@ -9,7 +9,7 @@ import pytest
 from storage.hdfs_server import running_hdfs
 from stores.servers import Server, hdfs
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.storage.hdfs import AnswerError, HdfsStorage, hdfs_storage
+from streamhouse_spark.storage.hdfs import HdfsStorage, ResponseError, hdfs_storage
 
 pytestmark = pytest.mark.stores
 
@@ -26,7 +26,7 @@ def store(cluster: Server) -> HdfsStorage:
 
 
 @pytest.mark.usefixtures("all_races")
-def test_it_decides_between_writers_each_time(store):
+def test_hdfs_passes_the_race_for_conditional_puts(store):
     for _ in range(3):
         store.check_writable()
     assert store.list("") == []
@@ -37,8 +37,8 @@ def test_a_datanode_can_be_excluded_by_its_address(store):
     """There is only one here, so the NameNode says that there is none left, and it is asked for again."""
     store.put_if_absent("a/1", b"x")
     hdfs_client = store.client
-    hdfs_client._away["127.0.0.1"] = hdfs_client._boot_ms() + 60_000
-    with pytest.raises(AnswerError) as told:
+    hdfs_client._unreachable["127.0.0.1"] = hdfs_client._boot_ms() + 60_000
+    with pytest.raises(ResponseError) as told:
         hdfs_client.get(f"{store._prefix}a/1")
     assert told.value.name == "IOException"
     assert store.read("a/1") == b"x"
@@ -90,5 +90,5 @@ ASKED = [
 def outcome(store: HdfsStorage, act) -> object:
     try:
         return act(store.client, store._prefix)
-    except AnswerError as error:
+    except ResponseError as error:
         return error.status, error.name, error.operation

@@ -15,6 +15,6 @@ def test_a_gateway_that_looks_before_the_body_is_refused_each_time(tmp_path):
     with versitygw(tmp_path) as server:
         storage = storage_for(server.new_url(), server.settings)
         for _ in range(20):
-            with pytest.raises(StorageError, match="does not decide between writers"):
+            with pytest.raises(StorageError, match="does not support atomic conditional writes"):
                 storage.check_writable()
         assert storage.list("") == []

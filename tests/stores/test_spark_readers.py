@@ -85,7 +85,7 @@ def signature(container: str) -> str:
 
 
 @pytest.mark.parametrize("by", ["key", "signature"])
-def test_azure(tmp_path, by):
+def test_spark_reads_lake_files_in_azure_itself(tmp_path, by):
     with azurite(tmp_path / "server") as server:
         url, settings = server.new_url(), dict(server.settings)
         filled(url, settings)
@@ -103,7 +103,7 @@ def test_azure(tmp_path, by):
     assert found["followed"] == 1000, "in real-time mode"
 
 
-def test_google(tmp_path):
+def test_spark_reads_lake_files_in_google_cloud_itself(tmp_path):
     with fake_gcs(tmp_path / "server") as server:
         url = filled(server.new_url(), server.settings)
         found = ask(url, server.settings, {"spark.jars": jars_of("google", tmp_path / "jars")} | GOOGLES_CONNECTOR)
@@ -112,7 +112,7 @@ def test_google(tmp_path):
     assert found["followed"] == 1000, "in real-time mode"
 
 
-def test_hdfs(tmp_path):
+def test_spark_reads_lake_files_in_hdfs_itself(tmp_path):
     with hdfs(tmp_path / "server") as server:
         url = filled(server.new_url(), server.settings)
         found = ask(url, server.settings, {})

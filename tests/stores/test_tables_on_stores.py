@@ -14,14 +14,17 @@ from kit.tables import tier
 from s3.test_tables_through_faults import (
     stored,
     test_a_transaction_is_retried_until_it_is_stored_once,
-    test_two_writers_through_random_faults,
+    test_two_writers_store_each_row_once_through_random_faults,
 )
 from storage.s3_proxy import Fault, S3Proxy, nothing, running_s3_proxy
 from storage.s3_server import ServerClock
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core.clock import World
 
-__all__ = ["test_a_transaction_is_retried_until_it_is_stored_once", "test_two_writers_through_random_faults"]
+__all__ = [
+    "test_a_transaction_is_retried_until_it_is_stored_once",
+    "test_two_writers_store_each_row_once_through_random_faults",
+]
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("own_cache")]
 
@@ -54,7 +57,7 @@ def direct(server, clock, location) -> Warehouse:
     return Warehouse(location, server.settings, world=World(clock, SimIds(2)))
 
 
-def test_a_life_by_key_through_random_faults(proxy, faulty, direct):
+def test_a_keyed_table_survives_random_faults_of_a_store(proxy, faulty, direct):
     """Upserts, deletes, rounds and upkeep, each tried again until it went through; the lake is the table at the end."""
     direct.create_table("t", "k BIGINT NOT NULL, v BIGINT", primary_key=["k"], buckets=2)
     table, rng, wanted = faulty.table("t"), random.Random(7), {}
@@ -83,7 +86,7 @@ def test_a_life_by_key_through_random_faults(proxy, faulty, direct):
     assert dict(zip(*found.lake.to_arrow().select(["k", "v"]).to_pydict().values(), strict=True)) == wanted
 
 
-def test_kills_of_eight_writers(server, tmp_path):
+def test_kills_of_eight_writers_lose_no_acknowledged_row(server, tmp_path):
     figures = kill_rounds_elsewhere(
         tmp_path, server.new_url(), server.settings, writers=8, seconds=KILL_SECONDS, seed=11
     )

@@ -20,10 +20,8 @@ INJECTED = {"self", "world", "storage"}
 """Parameters that take parts of the package, which tests put in place of the real ones."""
 INTERNAL = {
     "Table.require_not_dropped": "takes a state",
-    "Table.look": "takes a number of records",
-    "Table.stager": "takes a state",
+    "Table.refresh_at_most": "takes a number of records",
     "Table.segment_options": "takes a state",
-    "Table.commit": "takes what a stager gave",
 }
 """Public by their name alone: other modules of the package call them, and the type checker knows what they give."""
 HERE = object()
@@ -206,11 +204,26 @@ CALLS: dict[str, Call | list[Call]] = {
             "poll_ms": 1,
             "stop": threading.Event(),
             "until_ms": 0,
+            "filter": "id > 0",
+        },
+    ),
+    "Table.follow": Call(
+        lambda world: lambda name, **given: next(world.log.follow(name, **given), None),
+        {
+            "name": "me",
+            "start": "earliest",
+            **READ,
+            "include_metadata": True,
+            "skip_change_commits": True,
+            "sink": None,
+            "poll_ms": 1,
+            "stop": threading.Event(),
+            "until_ms": 0,
+            "available_now": True,
         },
     ),
     "Table.open_lake": [Call(_log, {})],  # an older state is for the package alone
-    "Table.merge_inline": Call(_log, {}),
-    "Table.merge_small": Call(_log, {}),
+
     "Table.rollback_to_version": Call(_log, {"version": 1, "dry_run": True}),
     "Table.create_tag": Call(_log, {"name": "a", "version": "kept", "retain_ms": 1000}),
     "Table.drop_tag": Call(_log, {"name": "kept"}),
@@ -297,7 +310,7 @@ def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.writer", "Table.scan"}
+            is_function = "." not in name or name in {"Table.tail", "Table.follow", "Table.writer", "Table.scan"}
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 

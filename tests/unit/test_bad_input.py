@@ -24,6 +24,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 DDL = "id BIGINT NOT NULL, name STRING"
 BAD_NAMES = {
@@ -106,7 +107,7 @@ def refused(wh, root, tmp_path) -> Callable[..., str]:
 
 class TestNames:
     @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
-    def test_of_tables(self, wh, refused, name):
+    def test_bad_table_names_are_rejected(self, wh, refused, name):
         for spelled in (name, f"sales.{name}", *([] if "$" in name else [f"{name}.orders"])):
             for ask in (
                 lambda: wh.create_table(spelled, DDL),  # noqa: B023
@@ -118,7 +119,7 @@ class TestNames:
                 refused(InvalidNameError, ask)
 
     @pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES.keys())
-    def test_of_databases(self, wh, refused, name):
+    def test_bad_database_names_are_rejected(self, wh, refused, name):
         refused(InvalidNameError, lambda: wh.create_database(name))
         refused(InvalidNameError, lambda: wh.tables(name))
 
@@ -135,31 +136,31 @@ class TestNames:
             refused(InvalidNameError, ask)
 
     @pytest.mark.parametrize("name", ["sales.orders.x", "a.b.c.d", "sales..orders"])
-    def test_with_too_many_parts(self, wh, refused, name):
+    def test_names_with_too_many_parts_are_rejected(self, wh, refused, name):
         refused(InvalidNameError, lambda: wh.table(name))
 
     @pytest.mark.parametrize(
         "suffix", ["lakes", "changelogs", "LAKE$", "x" * 300, "a\nb", "\x00", "../x", "öl", "lake$nope"]
     )
-    def test_unknown_suffixes(self, wh, refused, suffix):
+    def test_unknown_suffixes_name_the_known_ones(self, wh, refused, suffix):
         text = refused((InvalidNameError, InvalidOptionError), lambda: wh.view(f"sales.orders${suffix}"))
         if not suffix.lower().startswith("lake$"):
             assert "$changelog" in text, "the error says what exists"
 
-    def test_suffixes_ignore_case(self, wh):
+    def test_suffixes_of_tables_ignore_case(self, wh):
         assert wh.view("SALES.Orders$Changelog").to_arrow().num_rows == 1
 
-    def test_a_suffix_of_a_table_without_a_lake(self, wh):
+    def test_lake_suffixes_of_a_table_without_a_lake_are_rejected(self, wh):
         wh.create_table("plain", DDL, properties={"table.datalake.enabled": "false"})
         for suffix in ("lake", "lake$snapshots"):
             with pytest.raises(InvalidNameError, match=r"has no lake.*there are \$changelog"):
                 wh.view(f"plain${suffix}")
         with pytest.raises(InvalidOptionError, match="has no lake"):
             _ = wh.table("plain").lake
-        with pytest.raises(InvalidNameError, match="only tables with a primary key"):
+        with pytest.raises(InvalidNameError, match="only primary-key tables"):
             wh.view("plain$binlog")
 
-    def test_unknown_tables_and_databases(self, wh, refused):
+    def test_unknown_names_suggest_the_nearest(self, wh, refused):
         assert "did you mean sales.orders?" in refused(TableNotFoundError, lambda: wh.table("sales.order"))
         assert "did you mean sales.orders?" in refused(TableNotFoundError, lambda: wh.table("sale.orders"))
         assert "did you mean sales?" in refused(TableNotFoundError, lambda: wh.tables("sale"))
@@ -202,7 +203,7 @@ class TestSchemas:
         ],
         ids=lambda s: str(s)[:40],
     )
-    def test_that_cannot_be(self, wh, refused, schema):
+    def test_schemas_that_cannot_be_are_rejected(self, wh, refused, schema):
         refused(SchemaMismatchError, lambda: wh.create_table("sales.other", schema))
 
     @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ class TestLocations:
                     ask()
         assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file"]
 
-    def test_a_foreign_directory(self, tmp_path):
+    def test_a_directory_with_other_files_is_no_warehouse(self, tmp_path):
         (tmp_path / "photos").mkdir()
         (tmp_path / "photos" / "cat.jpg").write_text("x")
         before = tree(tmp_path)
@@ -284,12 +285,12 @@ class TestLocations:
         ["", "ftp://host/wh", "http://host/wh", "hdfs:///wh", "file://otherhost/wh", "s3://", "a\x00b", "x" * 5000],
         ids=lambda s: s[:20],
     )
-    def test_that_cannot_be(self, location):
+    def test_locations_that_cannot_be_are_rejected(self, location):
         with pytest.raises(StreamhouseError) as error:
             Warehouse(location).create_table("t", DDL)
         assert "\n" not in str(error.value)
 
-    def test_a_damaged_warehouse_file(self, wh, root):
+    def test_a_damaged_warehouse_file_is_an_error(self, wh, root):
         (root / "streamhouse.json").write_text("{}")
         with pytest.raises(StreamhouseError, match="restore this file"):
             Warehouse(str(root)).tables()
@@ -307,7 +308,7 @@ class TestReads:
         ["first", "", None, 5, {9: 0}, {"0": 0}, {0: "x"}, {0: -5}, {0: 1.5}, {0: None}, {0: 2}, {0: 10**30}],
         ids=repr,
     )
-    def test_starts_of_tails(self, table, refused, start):
+    def test_bad_starts_of_tails_are_rejected(self, table, refused, start):
         refused(InvalidOptionError, lambda: table.tail(start))
 
     def test_a_start_without_a_zone(self, table, refused):
@@ -315,7 +316,7 @@ class TestReads:
 
         assert "zone" in refused(InvalidOptionError, lambda: table.tail(dt.datetime(2026, 1, 1)))
 
-    def test_columns(self, wh, table, refused):
+    def test_unknown_columns_of_reads_are_rejected(self, wh, table, refused):
         for ask in (
             lambda: table.to_arrow(columns=["nmae"]),
             lambda: table.tail(columns=["nmae"]),
@@ -327,17 +328,17 @@ class TestReads:
             SchemaMismatchError, lambda: wh.view("sales.orders$buckets").to_arrow(columns=["buckett"])
         )
 
-    def test_grace(self, table, refused):
+    def test_grace_periods_below_the_minimum_are_rejected(self, table, refused):
         for grace_ms in (0, -1, 1000):
             refused(InvalidOptionError, lambda: table.maintain(grace_ms=grace_ms))  # noqa: B023
             refused(InvalidOptionError, lambda: table.maintain(grace_ms=grace_ms, dry_run=True))  # noqa: B023
 
-    def test_appends(self, table, refused):
+    def test_rows_that_do_not_fit_are_rejected(self, table, refused):
         refused(SchemaMismatchError, lambda: table.append([{"id": 1, "nmae": "x"}]))
         refused(SchemaMismatchError, lambda: table.append([{"name": "x"}]))
         refused(SchemaMismatchError, lambda: table.append(pa.table({"id": ["1"]})))
 
-    def test_an_existing_table(self, wh, refused):
+    def test_a_table_with_a_taken_name_is_rejected(self, wh, refused):
         refused(TableExistsError, lambda: wh.create_table("Sales.ORDERS", DDL))
 
 
@@ -418,6 +419,8 @@ def test_a_read_only_directory(open_root):
         found = child(
             open_root,
             """
+from streamhouse_spark.write.auto_compaction import merge_inline
+
 table = wh.table("sales.orders")
 attempt(lambda: table.append([{"id": 2}]))
 attempt(lambda: table.append(big))
@@ -425,7 +428,7 @@ attempt(lambda: table.alter_properties({"comment": "x"}))
 attempt(lambda: wh.create_table("sales.more", "a INT"))
 attempt(lambda: wh.create_database("more"))
 attempt(lambda: wh.drop_table("sales.orders"))
-attempt(table.merge_inline)
+attempt(lambda: merge_inline(table))
 assert table.to_arrow().num_rows == 50_001
 assert wh.view("sales.orders$changelog").to_arrow().num_rows == 50_001
 assert table.inspect.segments().num_rows == 2
@@ -476,7 +479,7 @@ assert table.to_arrow().num_rows == 1
     assert table.append(pa.table({"id": range(200_000)})).num_rows == 200_000
 
 
-def test_a_full_disk(small_disk):
+def test_a_full_disk_keeps_earlier_rows_readable(small_disk):
     root = small_disk / "wh"
     wh = Warehouse(str(root))
     table = wh.create_table("sales.orders", DDL)
@@ -497,7 +500,7 @@ def test_a_full_disk(small_disk):
         lambda: wh.create_table("sales.more", DDL),
         lambda: wh.create_database("more"),
         lambda: wh.drop_table("sales.orders"),
-        table.merge_inline,
+        lambda: merge_inline(table),
         lambda: Warehouse(str(small_disk / "wh2")).create_table("t", DDL),
     ):
         with pytest.raises(StorageError, match="the disk is full"):
@@ -544,12 +547,12 @@ class TestArguments:
     HALF = "\ud800"
 
     @pytest.mark.parametrize("location", [None, 5, b"wh", ["wh"]], ids=repr)
-    def test_locations(self, location):
+    def test_a_location_of_the_wrong_type_is_rejected(self, location):
         with pytest.raises(InvalidOptionError, match="expected a path or a URL"):
             Warehouse(location)
 
     @pytest.mark.parametrize("settings", ["x", ["x"], 5], ids=repr)
-    def test_settings(self, root, settings):
+    def test_settings_of_the_wrong_type_are_rejected(self, root, settings):
         with pytest.raises(InvalidOptionError, match="expected a mapping"):
             Warehouse(str(root), settings)
         assert Warehouse(str(root), {"storage.local.single-host": True}).url == str(root)
@@ -568,7 +571,7 @@ class TestArguments:
         ],
         ids=repr,
     )
-    def test_transactions(self, app_id, version, owner):
+    def test_transactions_of_the_wrong_type_are_rejected(self, app_id, version, owner):
         with pytest.raises(InvalidOptionError, match="transaction"):
             Transaction(app_id, version, owner)
 
@@ -590,7 +593,7 @@ class TestArguments:
         ],
         ids=repr,
     )
-    def test_consumers(self, wh, refused, consumer, offsets):
+    def test_consumer_offsets_of_the_wrong_type_are_rejected(self, wh, refused, consumer, offsets):
         refused(InvalidOptionError, lambda: wh.table("sales.orders").move_consumer(consumer, offsets))
 
     def test_texts_that_cannot_be_stored(self, wh, refused):
@@ -605,14 +608,14 @@ class TestArguments:
         raw = pa.array([b"a", "é".encode(), b"\xff", None], pa.binary())
         names = pa.Array.from_buffers(pa.string(), 4, raw.buffers())
         bad = pa.table({"id": range(8), "name": pa.chunked_array([pa.array(["b"] * 4), names])})
-        assert "column 'name' of sales.orders has bytes that are not UTF-8 in row 6" in refused(
+        assert "column 'name' of sales.orders has a string that is not UTF-8 in row 6" in refused(
             SchemaMismatchError, lambda: table.append(bad)
         )
         refused(SchemaMismatchError, lambda: table.append(bad.set_column(1, "NAME", bad["name"].cast("large_string"))))
         wide = pa.table({"id": range(100_000), "name": pa.concat_arrays([pa.array(["x"] * 99_996), names])})
         assert "in row 99998 " in refused(SchemaMismatchError, lambda: table.append(wide))
 
-    def test_reads(self, wh, refused):
+    def test_read_times_of_the_wrong_type_are_rejected(self, wh, refused):
         import datetime as dt
 
         table = wh.table("sales.orders")
@@ -666,5 +669,5 @@ class TestArguments:
         ],
         ids=str,
     )
-    def test_tables(self, wh, refused, asked):
+    def test_table_options_of_the_wrong_type_are_rejected(self, wh, refused, asked):
         refused(InvalidOptionError, lambda: wh.create_table("sales.other", DDL, **asked))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import Warehouse
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 THREADS, APPENDS = 4, 25
 PLAIN = {"bucket.key": "id", "table.datalake.enabled": "false"}
@@ -35,7 +36,7 @@ def plain(offsets) -> dict[int, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("shared", [True, False], ids=["one handle", "a handle each"])
-def test_threads(store, shared):
+def test_concurrent_threads_store_each_row_once(store, shared):
     wh = Warehouse("wh", storage=store)
     table = wh.create_table("t", "id BIGINT", buckets=3, properties=PLAIN)
     acknowledged, errors = [], []
@@ -47,7 +48,7 @@ def test_threads(store, shared):
                 first = (writer * APPENDS + i) * 3
                 acknowledged.append((first, plain(mine.append([{"id": first + j} for j in range(3)]))))
                 if i % 10 == writer:
-                    mine.merge_inline()
+                    merge_inline(mine)
         except Exception as error:  # noqa: BLE001 - shown by the assertion below
             errors.append(error)
 
@@ -90,7 +91,7 @@ for i in range(appends):
 
 
 @pytest.mark.long
-def test_three_processes(warehouse_path):
+def test_three_processes_store_each_row_once(warehouse_path):
     table = Warehouse(warehouse_path).create_table("t", "id BIGINT", buckets=2, properties=PLAIN)
     writers = [
         subprocess.Popen(
@@ -127,8 +128,8 @@ def test_merges_race_appends_and_each_other(store):
         try:
             while not stop.is_set():
                 mine.refresh()
-                mine.merge_inline()
-                mine.merge_small()
+                merge_inline(mine)
+                merge_small(mine)
         except Exception as error:  # noqa: BLE001
             errors.append(error)
 

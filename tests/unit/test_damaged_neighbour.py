@@ -10,7 +10,7 @@ import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import CorruptDataError
 from streamhouse_spark.cli.diagnostics import check_warehouse
-from streamhouse_spark.core.paths import commit_key, name_key, parse_table_name
+from streamhouse_spark.core.warehouse_layout import commit_key, name_key, parse_table_name
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -47,7 +47,7 @@ def good_is_well(warehouse) -> None:
     assert table.to_arrow().num_rows >= 2
 
 
-def test_listing_opening_creating_dropping(wh):
+def test_other_tables_are_listed_opened_created_and_dropped(wh):
     warehouse, bad, what = wh
     good_is_well(warehouse)
     assert set(warehouse.tables()) == {bad, GOOD}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import doctest
 import inspect
 import re
@@ -32,7 +33,7 @@ def world_of_examples(tmp_path):
     people.upsert([{"id": 1, "name": "Ada", "city": "Ulm"}, {"id": 2, "name": "Bob", "city": "Ulm"}])
     visits = Schema(NestedField(1, "id", LongType()))
     FileCatalog(LocalStorage(tmp_path / "wh"), world=World()).create_table("shop.visits", visits)
-    return {"warehouse": warehouse, "orders": orders, "people": people, "sh": sh, "time": time}
+    return {"warehouse": warehouse, "orders": orders, "people": people, "sh": sh, "time": time, "asyncio": asyncio}
 
 
 def interface(kind: type) -> list[str]:

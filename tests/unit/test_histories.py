@@ -1,4 +1,4 @@
-"""Tables that are restored from a backup, or copied, while hosts, processes and streams know the other history."""
+"""Tables and lakes that are restored from a backup, or copied, while other processes know the other history."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from streamhouse_spark import CorruptDataError, DifferentHistoryError
-from streamhouse_spark.core.paths import commit_key
+from faults.sim import sim_world
+from kit.rows import ids
+from kit.tables import tier
+from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log import commit_log
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
+from streamhouse_spark.read.snapshot_fallback import fall_back_to_lake_snapshot
 from streamhouse_spark.storage.local import LocalStorage
 from unit.restored_place import Place
 
@@ -70,7 +74,7 @@ class TestRowsByKey:
             other_host.upsert([{"id": 2, "n": 1}])
         assert sums(place.open().table("d.t"), (1, 2)) == [2, 40]
 
-    def test_a_process_that_saw_rows_ahead_of_its_log(self, place, table):
+    def test_a_process_that_saw_rows_ahead_of_its_log_reads_the_restored_ones(self, place, table):
         table.upsert([{"id": 1, "n": 2}])
         behind = place.open().table("d.t")
         backup = place.backup()
@@ -82,7 +86,7 @@ class TestRowsByKey:
         table.upsert([{"id": 1, "n": 3}])
         assert sums(table) == [5]
 
-    def test_it_happened_long_ago(self, place, table):
+    def test_a_restore_from_long_ago_is_noticed(self, place, table):
         for _ in range(30):
             table.upsert([{"id": 1, "n": 1}])
         backup = place.backup()
@@ -93,7 +97,7 @@ class TestRowsByKey:
             table.alter_properties({"table.log.ttl": f"{10 + number} d"})
         assert sums(place.open().table("d.t")) == [30]
 
-    def test_a_copy_beside_the_original(self, tmp_path, clock):
+    def test_a_copy_and_its_original_aggregate_apart(self, tmp_path, clock):
         options = {"primary_key": ["id"], "properties": {"table.merge-engine": "aggregation", "fields.n.agg": "sum"}}
         original = Place("local", tmp_path / "a", clock)
         table = original.open().create_table("d.t", "id BIGINT, n BIGINT", **options)
@@ -138,7 +142,7 @@ class TestTheLog:
         for number in range(3):
             table.append([{"id": 10 + number}])
         place.restore(backup)
-        clock.advance(2 * commit_log.FLOOR_CHECK_MS)
+        clock.advance(2 * commit_log.WATERMARK_CHECK_MS)
         before = place.backup()
         for _ in range(2):
             with pytest.raises(DifferentHistoryError, match=r"restored from a backup.*Open the table again"):
@@ -210,10 +214,10 @@ class TestTheLog:
         backup = place.backup()
         table.append([{"id": 10}])
         place.restore(backup)
-        clock.advance(commit_log.FLOOR_CHECK_MS + 1)
+        clock.advance(commit_log.WATERMARK_CHECK_MS + 1)
         with pytest.raises(DifferentHistoryError):
             table.append([{"id": 11}])
-        assert commit_log.FLOOR_CHECK_MS == 60_000
+        assert commit_log.WATERMARK_CHECK_MS == 60_000
         assert self.ids(place) == [1]
 
     def test_a_log_that_mixes_two_histories_is_damage(self, tmp_path, clock):
@@ -252,3 +256,64 @@ class TestTheLog:
         number = next(n for n in range(2, 60) if n not in known)
         place.storage.delete(commit_key(table.uuid, number))
         assert log.relation(HistoryPoint(number, "other")) is HistoryRelation.UNKNOWN
+
+
+def add(table, *keys):
+    for key in keys:
+        (table.upsert if table.state.primary_key else table.append)([{"id": key}])
+
+
+def files(folder):
+    return {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.fixture
+def opened(tmp_path, clock):
+    """The warehouse as a new process has it."""
+    seeds = iter(range(100))
+
+    def make():
+        world = sim_world(next(seeds), clock)
+        return Warehouse("wh", storage=LocalStorage(str(tmp_path / "wh"), fsync=False, world=world), world=world)
+
+    return make
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+@pytest.mark.parametrize("grown", [0, 2, 9])
+def test_the_log_was_restored_and_its_lake_was_not(opened, tmp_path, lake_format, by_key, grown):
+    options = {"primary_key": ["id"]} if by_key else {}
+    properties = {"table.datalake.enabled": "true", "table.datalake.format": lake_format}
+    table = opened().create_table("d.t", "id BIGINT NOT NULL", properties=properties, **options)
+    add(table, 1, 2)
+    tier(table)
+    log = tmp_path / "wh" / "tables" / table.uuid
+    shutil.copytree(log, tmp_path / "backup")
+    add(table, *range(10, 15))
+    tier(table)
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "backup", log)
+    table = opened().table("d.t")
+    add(table, *range(20, 20 + grown))
+    before = files(tmp_path / "wh" / "lake")
+    for _ in range(2):
+        with pytest.raises(DifferentHistoryError, match=r"without the lake.*streamhouse retier d.t"):
+            tier(opened().table("d.t"))
+    assert files(tmp_path / "wh" / "lake") == before
+    with pytest.raises(DifferentHistoryError):
+        fall_back_to_lake_snapshot(table)
+    assert ids(opened().table("d.t")) == [1, 2, *range(20, 20 + grown)], "the recorded snapshot is still right"
+
+
+@pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
+def test_rounds_say_which_record_they_are_of(opened, lake_format):
+    properties = {"table.datalake.enabled": "true", "table.datalake.format": lake_format}
+    table = opened().create_table("d.t", "id BIGINT NOT NULL", properties=properties)
+    table.append([{"id": 1}])
+    tier(table)
+    assert table.open_lake().newest().history == table.refresh().anchors.rows
+    table.append([{"id": 2}])
+    tier(table)
+    table.lake.compact()
+    assert table.open_lake().newest().history == table.refresh().anchors.rows, "a compaction carries it on"

@@ -10,7 +10,7 @@ import pytest
 from faults.sim import sim_world
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, DifferentHistoryError, Warehouse
-from streamhouse_spark.core.paths import checkpoints_prefix, commits_prefix, parse_number, table_prefix
+from streamhouse_spark.core.warehouse_layout import checkpoints_prefix, commits_prefix, parse_number, table_prefix
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -98,7 +98,7 @@ def checkpoint(place):
 
 def large(place):
     """The same, with rows that have objects of their own."""
-    place.live.stager()._inline_bytes_max = 0
+    place.live.log_writer.stager()._inline_bytes_max = 0
     return checkpoint(place)
 
 

@@ -182,7 +182,7 @@ def test_a_read_by_key(wh, other_process, moving, lake_format, name):
         assert is_of_one_state((READS | KEYED_READS)[name](wh, table))
 
 
-def test_one_row_by_key(wh, other_process, moving):
+def test_a_lookup_shows_one_state(wh, other_process, moving):
     table = keyed_table(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):
@@ -190,7 +190,7 @@ def test_one_row_by_key(wh, other_process, moving):
         assert is_of_one_state(table.prefix_lookup(2).to_pylist(), 1)
 
 
-def test_changes_by_key(wh, other_process, moving):
+def test_keyed_changes_show_one_state(wh, other_process, moving):
     keyed_table(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):
@@ -201,7 +201,7 @@ def test_changes_by_key(wh, other_process, moving):
 
 
 @pytest.mark.parametrize("make", [log_table, keyed_table])
-def test_a_plan_of_ranges(wh, other_process, moving, make):
+def test_a_plan_of_ranges_shows_one_state(wh, other_process, moving, make):
     table = make(wh, "iceberg")
     moving(other_process().table(NAME))
     for _ in range(2):

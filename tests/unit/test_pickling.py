@@ -50,21 +50,21 @@ def test_a_table_reads_and_writes_on_the_other_side(table, keyed):
     assert keyed.lookup_one(3) == {"id": 3, "v": 3}
 
 
-def test_a_warehouse_travels(wh, table):
+def test_a_pickled_warehouse_is_the_same_warehouse(wh, table):
     again = travelled(wh)
     assert again.tables() == ["default.t"]
     assert dict(again.settings) == dict(wh.settings)
 
 
 @pytest.mark.parametrize("suffix", ["", "$lake", "$changelog", "$buckets", "$commits", "$partitions", "$lake$files"])
-def test_views_travel(wh, table, suffix):
+def test_pickled_views_read_the_same_rows(wh, table, suffix):
     view = wh.view(f"t{suffix}")
     assert travelled(view).to_arrow().equals(view.to_arrow())
     assert travelled(view).schema == view.schema
     assert travelled(view.scan(limit=1)).to_arrow().equals(view.scan(limit=1).to_arrow())
 
 
-def test_handles_travel(table, wh, keyed):
+def test_pickled_handles_read_the_same_rows(table, wh, keyed):
     assert travelled(table.lake).to_arrow()["id"].to_pylist() == [1]
     assert travelled(table.inspect).buckets().equals(table.inspect.buckets())
     assert travelled(wh.view("k$binlog")).to_arrow().num_rows == 1

@@ -50,7 +50,7 @@ def test_a_call_that_is_right(world, name, call):
 
 
 @pytest.mark.parametrize(("name", "call"), list(calls()), ids=lambda found: found if isinstance(found, str) else "")
-def test_wrong_arguments(world, name, call):
+def test_wrong_arguments_fail_in_one_line_and_write_nothing(world, name, call):
     wrong = {f"{parameter} = {label}": (parameter, label) for parameter in call.arguments for label in WRONG}
     assert {case: found for case, at in wrong.items() if (found := _wrong(world, name, call, *at)) is not None} == {}
 
@@ -99,7 +99,7 @@ def test_a_method_that_forgets_the_check_is_found(world, monkeypatch):
     assert "AttributeError" in str(_wrong(world, "Table.lookup", call, "at_least", "one"))
 
 
-def test_what_is_checked():
+def test_arguments_are_checked_by_their_annotations():
     def method(flag: bool = False, count: int | None = None, wait_ms: float = 1, *names: str, table: str = "t") -> str:
         return f"{flag} {count} {wait_ms} {names} {table}"
 

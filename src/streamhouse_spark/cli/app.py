@@ -31,20 +31,17 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "create": ("table_commands", "Create a table, and its database and warehouse if they do not exist."),
         "adopt": ("lake_commands", "Create a table from an existing Iceberg or Paimon table, with its rows."),
         "alter": ("table_commands", "Change a table's columns and properties atomically."),
-        "rename": ("table_commands", "Rename a table, also into another database."),
+        "rename": ("table_commands", "Rename a table, also to another database."),
         "truncate": ("table_commands", "Remove all rows of a table after confirmation, and keep the table."),
         "set-partitioning": ("lake_commands", "Change the partition fields of a table for new rows."),
         "drop-partition": ("lake_commands", "Remove the rows of all matching partitions after confirmation."),
         "rollback": ("version_commands", "Restore the rows of an older commit after confirmation."),
-        "clone": ("version_commands", "Create a table from a version of another without copying lake files."),
+        "clone": ("version_commands", "Create a table from a version of another table without copying lake files."),
         "tag": ("version_commands", "Name a version of a table and retain the files that its readers need."),
         "tags": ("version_commands", "Show the tags of a table."),
         "drop-tag": ("version_commands", "Drop a tag of a table."),
         "branch": ("version_commands", "Create a branch whose changes are isolated from the table."),
-        "publish-branch": (
-            "version_commands",
-            "Publish the changes of a branch to its table atomically, and end it.",
-        ),
+        "publish-branch": ("version_commands", "Publish the changes of a branch atomically, and end the branch."),
         "drop-branch": ("version_commands", "Drop a branch of a table and discard its changes."),
         "drop": ("table_commands", "Drop a table and its lake table after confirmation."),
         "undrop": ("table_commands", "Restore a dropped table with all rows, offsets and its lake."),
@@ -74,12 +71,12 @@ _SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     "Parts of maintain": {
         "compact": ("lake_commands", "Merge small lake files, and remove deleted rows from them."),
         "optimize": ("lake_commands", "Cluster the rows of the lake by columns, so that queries skip files."),
-        "expire-snapshots": ("lake_commands", "Expire old lake snapshots and the files that only they need."),
+        "expire-snapshots": ("lake_commands", "Expire old lake snapshots, and delete files that only they need."),
         "remove-orphan-files": ("lake_commands", "Delete lake files that no snapshot references."),
         "rewrite-manifests": ("lake_commands", "Merge the manifests of an Iceberg lake into few large ones."),
     },
 }
-"""Command → its module, and its line in the command list. A call imports only the module of its command."""
+"""Command → its module and its summary. A call imports only the module of its command."""
 _EXAMPLES: Final = """
 streamhouse tutorial
 streamhouse demo
@@ -148,8 +145,10 @@ class _Group(click.Group):
 def streamhouse(ctx: click.Context) -> None:
     """Streamhouse tables: a hot Arrow log and an open lake behind one name.
 
-    New rows land in the log and are visible at once; tiering moves them into the lake. Results go to stdout, messages
-    and progress to stderr. Exit codes: 0 success, 1 failure (with a one-line reason on stderr), 2 wrong usage.
+    New rows are written to the log and visible immediately. Tiering moves them into the lake.
+
+    Results go to stdout, messages and progress to stderr. Exit codes: 0 success, 1 failure (with a one-line reason on
+    stderr), 2 usage error.
     """
     ctx.ensure_object(Session)
 

@@ -1,7 +1,7 @@
-"""Checks for everything that could keep streamhouse-spark from working here, with remedies.
+"""Checks of this machine and of a warehouse, with remedies.
 
-`run_doctor` examines this machine and optionally a warehouse. The ``check_…`` functions assess findings without side
-effects, so that every assessment can be tested on any machine.
+`run_doctor` runs all checks. Functions ``find_…`` examine the machine. Functions ``check_…`` assess what was found, and
+can be tested on any machine.
 """
 
 from __future__ import annotations
@@ -48,28 +48,32 @@ PYTHON_END: Final = (3, 14)
 DISTRIBUTION: Final = "streamhouse-spark"
 SKEW_WARN_MS: Final = 30_000
 SKEW_MAX_MS: Final = 5 * 60_000
-"""Writers refuse to work if their clock differs more from the store's."""
+"""Writers fail if their clock differs more from the store's clock."""
 DISK_FREE_WARN_BYTES: Final = 2 << 30
 DISK_FREE_MIN_BYTES: Final = 100 << 20
 _RUN_SECONDS_MAX: Final = 60
 _KEY_CACHE: Final = "cache of rows by key"
-_CACHE_REMEDY: Final = f"set {CACHE_DIR_VARIABLE} to a folder on a disk of this host that you may write to"
+_CACHE_REMEDY: Final = f"set {CACHE_DIR_VARIABLE} to a writable folder on a local disk"
 _LAKE_READER: Final = "reader of lake files in Spark"
 _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-(.+)\.jar")
-_MESSAGE_REMEDY: Final = "the message says what to do"
+_MESSAGE_REMEDY: Final = "follow the message"
+_PUT_IF_ABSENT_WORKS: Final = "the store rejected a second write of an object"
 _INCOMPLETE_MS_MAX: Final = 10 * 60_000
 _INCOMPLETE_BRANCHES: Final = {
     "sealed": (
-        "it is sealed and takes no rows, but was not published",
+        "the branch is sealed and accepts no rows, but was not published",
         "streamhouse publish-branch {table} {name}, or streamhouse drop-branch {table} {name}",
     ),
     "dropped": (
-        "its log has ended, and the table still names it and keeps its files",
+        "the branch was dropped, but the table still references its files",
         "streamhouse drop-branch {table} {name}",
     ),
-    "published": ("it was published, and its log has not ended", "run streamhouse maintain, which ends it"),
+    "published": (
+        "the branch was published, but its log has not ended",
+        "run streamhouse maintain, which ends the log",
+    ),
 }
-"""State of a branch → the finding and the remedy."""
+"""State of a branch → finding and remedy."""
 
 _EXTRAS: Final = {
     "pyspark": "spark",
@@ -88,7 +92,7 @@ Level = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A check with its level, what it found, and a remedy unless all is well."""
+    """The result of a check. The remedy is empty if the level is ``ok``."""
 
     check: str
     level: Level
@@ -98,12 +102,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """The Java that Spark would start; its major version is None if it does not exist or run."""
+    """The Java that Spark would start."""
 
     command: str
     origin: str
     """``JAVA_HOME`` or ``PATH``."""
     version: int | None
+    """Major version; None if Java does not exist or run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,25 +123,25 @@ class WorkerPython:
 
 @dataclass(frozen=True, slots=True)
 class KeyCache:
-    """The folder in which this host caches rows by key. It never has the only copy of a row."""
+    """The folder in which this host caches rows by key."""
 
     folder: str
     num_tablets: int
     num_bytes: int
-    """Bytes on disk of this boot's tablets."""
+    """Bytes on disk of the tablets of the current boot."""
     bytes_max: int
     free_bytes: int
     network_fs: str | None
-    """Type and mount point of the network file system of the folder, if any."""
+    """Type and mount point of the network file system of the folder, or None."""
     failure: str | None
-    """Why a tablet could not be written there; None on success."""
+    """The error of writing a tablet there, or None."""
 
 
 def run_doctor(warehouse: str | None, settings: Mapping[str, str] | None = None) -> list[Finding]:
-    """Check this machine, and the warehouse at a path or URL if one is given.
+    """Check this machine, and the warehouse at a path or URL if it is not None.
 
-    Writes only probes, which it removes: an object into an existing warehouse, and a tablet into the cache of rows by
-    key or next to its future location.
+    Writes and deletes a probe object in the warehouse, and a probe tablet in the cache of rows by key, or near its
+    future location.
     """
     java, release = find_java(os.environ), os_release()
     installed = installed_versions()
@@ -156,19 +161,19 @@ def check_python(version: tuple[int, ...]) -> Finding:
     text = ".".join(map(str, version))
     if PYTHON_MIN <= version < PYTHON_END:
         return Finding("Python", "ok", text)
-    return Finding("Python", "fail", text, "install Python 3.11, 3.12 or 3.13 and make the environment with it")
+    return Finding("Python", "fail", text, "create the environment with Python 3.11, 3.12 or 3.13")
 
 
 def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:
     install = java_install_command(system, release)
     if java.version is None:
         text = f"none: {java.command} (from {java.origin}) does not run"
-        return Finding("Java", "fail", text, f"Spark needs Java {JAVA_MIN} or newer: {install}")
+        return Finding("Java", "fail", text, f"Spark requires Java {JAVA_MIN} or later: {install}")
     text = f"{java.version} at {java.command} (from {java.origin})"
     if java.version >= JAVA_MIN:
         return Finding("Java", "ok", text)
-    also = ", and point JAVA_HOME at it" if java.origin == "JAVA_HOME" else ""
-    return Finding("Java", "fail", text, f"Spark needs Java {JAVA_MIN} or newer: {install}{also}")
+    hint = ", and set JAVA_HOME to it" if java.origin == "JAVA_HOME" else ""
+    return Finding("Java", "fail", text, f"Spark requires Java {JAVA_MIN} or later: {install}{hint}")
 
 
 def java_install_command(system: str, release: Mapping[str, str]) -> str:
@@ -192,14 +197,14 @@ def check_distribution(name: str, version: str | None, required: str) -> Finding
     extra = _EXTRAS.get(name)
     install = f'pip install "{DISTRIBUTION}[{extra}]"' if extra else f'pip install "{name}{required}"'
     if version is None:
-        return Finding(name, "warn" if extra else "fail", "not installed", f"where you need it: {install}")
+        return Finding(name, "warn" if extra else "fail", "not installed", f"if you use it: {install}")
     if is_in_range(version, required):
         return Finding(name, "ok", version)
     return Finding(name, "fail", f"{version}, expected {required}", install)
 
 
 def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Finding:
-    """Assess the workers' Python: Spark requires the same minor version, and unpickling needs the same packages."""
+    """Assess the workers' Python, which must have the driver's minor version and this package."""
     name = "worker Python"
     same = f"export PYSPARK_PYTHON={sys.executable}"
     driver_version = ".".join(map(str, driver))
@@ -215,22 +220,24 @@ def check_worker_python(worker: WorkerPython, driver: tuple[int, ...]) -> Findin
 
 
 def check_lake_reader(location: str, jars: Iterable[str]) -> Iterator[Finding]:
-    """Assess, by the names of Spark's jars, whether Spark reads the lake files itself. Sessions may add jars."""
+    """Assess by the names of Spark's jars whether Spark can read lake files. Sessions may add jars."""
     scheme = scheme_of(location)
     if scheme != S3A:
         return
     jars = tuple(jars)
     aws_jar = next((jar for jar in jars if jar.startswith("hadoop-aws-")), None)
     if aws_jar is not None:
-        yield Finding(_LAKE_READER, "ok", f"Spark's own over {scheme}, of {aws_jar}")
+        yield Finding(_LAKE_READER, "ok", f"Spark, over {scheme}, with {aws_jar}")
         return
     version = next((match[1] for jar in jars if (match := _HADOOP_JAR.fullmatch(jar))), None)
-    slower = f"Python, for Spark's jars have no file system {scheme}: scans are slower"
-    yield Finding(_LAKE_READER, "warn", slower, f"start Spark so: {file_system_remedy(scheme, version)}")
+    slower = f"Python, which is slower, because Spark's jars have no file system {scheme}"
+    yield Finding(
+        _LAKE_READER, "warn", slower, f"start Spark with the file system: {file_system_remedy(scheme, version)}"
+    )
 
 
 def spark_jars(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of Hadoop's jars in SPARK_HOME, or else in PySpark."""
+    """Return the names of the Hadoop jars in SPARK_HOME if it is set, else in PySpark."""
     homes = [environ["SPARK_HOME"]] if environ.get("SPARK_HOME") else list(_pyspark_folders())
     return sorted(path.name for home in homes for path in Path(home, "jars").glob("hadoop-*.jar"))
 
@@ -241,7 +248,7 @@ def _pyspark_folders() -> Iterable[str]:
 
 
 def check_key_cache() -> Finding:
-    """Check the cache of primary-key tables: LMDB must work there, on a local disk with free space."""
+    """Check the cache of rows by key: LMDB must work there, on a local disk with free space."""
     try:
         return assess_key_cache(find_key_cache())
     except StreamhouseError as error:
@@ -252,34 +259,34 @@ def check_key_cache() -> Finding:
 
 def assess_key_cache(cache: KeyCache) -> Finding:
     if cache.network_fs is not None:
-        text = f"{cache.folder} is on {cache.network_fs}: LMDB does not work over a network"
+        text = f"{cache.folder} is on {cache.network_fs}, and LMDB requires a local disk"
         return Finding(_KEY_CACHE, "fail", text, _CACHE_REMEDY)
     if cache.failure is not None:
-        return Finding(_KEY_CACHE, "fail", f"{cache.folder} cannot be used: {cache.failure}", _CACHE_REMEDY)
+        return Finding(_KEY_CACHE, "fail", f"{cache.folder} is not usable: {cache.failure}", _CACHE_REMEDY)
     sizes = [f"{num_bytes / 2**30:.1f}" for num_bytes in (cache.num_bytes, cache.bytes_max, cache.free_bytes)]
     text = f"{cache.folder}: {cache.num_tablets} tablets, {sizes[0]} of at most {sizes[1]} GiB, {sizes[2]} GiB free"
     if cache.free_bytes >= DISK_FREE_WARN_BYTES:
         return Finding(_KEY_CACHE, "ok", text)
-    remedy = f"free some space, set {CACHE_BYTES_VARIABLE} lower, or {CACHE_DIR_VARIABLE} to a folder on another disk"
+    remedy = f"free space, decrease {CACHE_BYTES_VARIABLE}, or set {CACHE_DIR_VARIABLE} to a folder on another disk"
     return Finding(_KEY_CACHE, "fail" if cache.free_bytes < DISK_FREE_MIN_BYTES else "warn", text, remedy)
 
 
 def check_warehouse(location: str | None, settings: Mapping[str, str] | None, world: World) -> list[Finding]:
     """Open the warehouse, verify put-if-absent, and check its clock, disk and tables."""
     if location is None:
-        remedy = f"name one: streamhouse doctor --warehouse <directory or URL>, or set {WAREHOUSE_VARIABLE}"
-        return [Finding("warehouse", "warn", "none was named, so nothing about storage was checked", remedy)]
+        remedy = f"run streamhouse doctor --warehouse <directory or URL>, or set {WAREHOUSE_VARIABLE}"
+        return [Finding("warehouse", "warn", "not given, so storage was not checked", remedy)]
     try:
         warehouse = Warehouse(location, settings, world=world)
         tables = warehouse.tables()
     except WarehouseNotFoundError as error:
-        return [Finding("warehouse", "warn", str(error), "create a table to create the warehouse, or correct the path")]
+        return [Finding("warehouse", "warn", str(error), "create a table, which creates it, or correct the path")]
     except StreamhouseError as error:
         return [Finding("warehouse", "fail", str(error), _MESSAGE_REMEDY)]
     findings = [Finding("warehouse", "ok", f"{warehouse.url}, {count_of(len(tables), 'table')}")]
     try:
         warehouse.storage.check_writable()
-        findings.append(Finding("put-if-absent", "ok", "a second write of an object was refused, as it must be"))
+        findings.append(Finding("put-if-absent", "ok", _PUT_IF_ABSENT_WORKS))
         findings.append(check_clock(warehouse.storage.now_ms() - world.clock.now_ms()))
     except StreamhouseError as error:
         findings.append(Finding("put-if-absent", "fail", str(error), _MESSAGE_REMEDY))
@@ -299,13 +306,12 @@ def check_warehouse(location: str | None, settings: Mapping[str, str] | None, wo
 
 
 def check_log_stores(warehouse: Warehouse) -> Iterator[Finding]:
-    """Assess the additional stores in which tables have their logs."""
+    """Check the other stores that hold logs of tables."""
     places = log_locations_of(warehouse.storage)
     for store in places.stores() if places is not None else ():
         try:
             store.check_writable()
-            text = "a second write of an object was refused, as it must be"
-            yield Finding(f"put-if-absent of {store.url}", "ok", text)
+            yield Finding(f"put-if-absent of {store.url}", "ok", _PUT_IF_ABSENT_WORKS)
         except StreamhouseError as error:
             yield Finding(f"put-if-absent of {store.url}", "fail", str(error), _MESSAGE_REMEDY)
 
@@ -314,41 +320,41 @@ def check_clock(store_ahead_ms: int) -> Finding:
     text = f"the store's clock is {abs(store_ahead_ms) / 1000:.1f} s {'ahead' if store_ahead_ms > 0 else 'behind'}"
     remedy = "set this machine's clock, for example with chrony or systemd-timesyncd"
     if abs(store_ahead_ms) > SKEW_MAX_MS:
-        return Finding("clock", "fail", f"{text}: writes are refused beyond 5 minutes", remedy)
-    return (
-        Finding("clock", "warn", text, remedy) if abs(store_ahead_ms) > SKEW_WARN_MS else Finding("clock", "ok", text)
-    )
+        return Finding("clock", "fail", f"{text}, and writes fail beyond 5 minutes", remedy)
+    if abs(store_ahead_ms) > SKEW_WARN_MS:
+        return Finding("clock", "warn", text, remedy)
+    return Finding("clock", "ok", text)
 
 
 def check_disk(free_bytes: int, total_bytes: int) -> Finding:
     text = f"{free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB free"
-    remedy = "free some space: delete what is not needed, or run streamhouse maintain to remove expired segments"
+    remedy = "free space, or run streamhouse maintain to delete expired segments"
     if free_bytes < DISK_FREE_MIN_BYTES:
         return Finding("disk", "fail", text, remedy)
     return Finding("disk", "warn", text, remedy) if free_bytes < DISK_FREE_WARN_BYTES else Finding("disk", "ok", text)
 
 
 def check_table(health: TableHealth) -> Iterator[Finding]:
-    """Assess whether a table is tiered and maintained; yields nothing if all is well."""
+    """Yield a finding if a table is not tiered or not maintained."""
     if health.is_tiering_late:
-        target = f"wanted: {health.freshness_ms / 60_000:g}"
         yield Finding(
             f"tiering of {health.name}",
             "warn",
-            f"rows have waited for the lake for {health.untiered_ms // 60_000} min, {target}",
+            f"rows have not been tiered for {health.untiered_ms // 60_000} min, expected at most "
+            f"{health.freshness_ms / 60_000:g}",
             "run a TieringService, or streamhouse tier",
         )
     if health.is_maintenance_late:
         yield Finding(
             f"maintenance of {health.name}",
             "warn",
-            f"what could be removed lies there for {health.undeleted_ms // 86_400_000} days",
+            f"expired files have not been deleted for {health.undeleted_ms // 86_400_000} days",
             "run a TieringService, or streamhouse maintain",
         )
 
 
 def check_failed_rounds(table: Table) -> Iterator[Finding]:
-    """Assess the recorded failures of rounds; yields nothing if all are over."""
+    """Yield the recorded failures of rounds that no later round resolved."""
     for failure in list_failures(table.storage, table.uuid):
         if not failure.is_over(table.state):
             text = failure.describe(table.state, table.storage.now_ms())
@@ -356,7 +362,7 @@ def check_failed_rounds(table: Table) -> Iterator[Finding]:
 
 
 def check_branches(table_name: str, unsettled: Iterable[IncompleteBranch], now_ms: int) -> Iterator[Finding]:
-    """Assess branches whose publication or dropping stopped half-way and is no longer in progress."""
+    """Yield branches whose publication or removal was interrupted."""
     for branch in unsettled:
         if now_ms - branch.since_ms >= _INCOMPLETE_MS_MAX:
             problem, remedy = _INCOMPLETE_BRANCHES[branch.is_]
@@ -365,7 +371,7 @@ def check_branches(table_name: str, unsettled: Iterable[IncompleteBranch], now_m
 
 
 def find_key_cache() -> KeyCache:
-    """Return the cache of this process's environment. Raises `InvalidOptionError` if its size is not a number."""
+    """Examine the cache of rows by key. Raises `InvalidOptionError` if its configured size is not a number."""
     bytes_max, cache = cache_bytes_max(), cache_folder()
     base = cache.parent.parent
     existing = next(folder for folder in (base, *base.absolute().parents) if folder.exists())
@@ -382,7 +388,7 @@ def find_key_cache() -> KeyCache:
 
 
 def _tablet_failure(folder: Path) -> str | None:
-    """Write and read rows with LMDB in the folder. Returns the reason of a failure, else None."""
+    """Write and read a row with LMDB in the folder. Returns the error, or None."""
     try:
         with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:
             environment = Environment(Path(probe), map_bytes=1 << 20)
@@ -393,11 +399,11 @@ def _tablet_failure(folder: Path) -> str | None:
                 environment.close()
     except (OSError, StreamhouseError) as error:
         return str(error)
-    return None if values == [b"value"] else f"{values} was read after a value was written"
+    return None if values == [b"value"] else f"read {values} after a value was written"
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """Return the Java that Spark would start: from JAVA_HOME if set, else from the PATH."""
+    """Find the Java that Spark would start, from JAVA_HOME if it is set, else from the PATH."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home, "bin", "java")) if home else "java"
     output = _run([command, "-version"], environ)  # on stderr
@@ -406,7 +412,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
-    """Return the Python that Spark starts on workers of this machine: PYSPARK_PYTHON, else python3 of the PATH."""
+    """Find the Python of Spark's local workers, from PYSPARK_PYTHON if it is set, else python3 from the PATH."""
     command = environ.get("PYSPARK_PYTHON", "python3")
     code = (
         "import importlib.util, json, sys;"
@@ -421,7 +427,7 @@ def find_worker_python(environ: Mapping[str, str]) -> WorkerPython:
 
 
 def os_release() -> dict[str, str]:
-    """Return ID, ID_LIKE, VERSION_ID and others of a Linux; empty elsewhere."""
+    """Return the fields of ``/etc/os-release`` on Linux; empty on other systems."""
     try:
         return platform.freedesktop_os_release()
     except OSError:
@@ -429,9 +435,9 @@ def os_release() -> dict[str, str]:
 
 
 def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
-    """Return distribution → version range from this package's own metadata.
+    """Return distribution → version range from the metadata of this package.
 
-    An extra installs a distribution; its constraints on other distributions apply only if it is installed.
+    The constraints of an extra apply only if the distribution that it installs is installed.
     """
     try:
         lines = metadata.requires(DISTRIBUTION) or []
@@ -441,7 +447,7 @@ def read_requirements(installed: Mapping[str, str]) -> dict[str, str]:
 
 
 def parse_requirements(lines: Iterable[str], installed: Mapping[str, str]) -> dict[str, str]:
-    """Return the same as `read_requirements` for these lines of metadata."""
+    """Parse lines of metadata for `read_requirements`."""
     extras = {extra for name, extra in _EXTRAS.items() if name in installed}
     clauses: dict[str, list[str]] = {name: [] for name in ("numpy", "pyarrow", *_EXTRAS)}
     for line in lines:
@@ -465,7 +471,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def is_in_range(version: str, required: str) -> bool:
-    """Return whether a release is in a range such as ``>=18,<20,!=19.0.0``."""
+    """Return whether a version is in a range such as ``>=18,<20,!=19.0.0``."""
     release = _parse_release(version)
     for clause in filter(None, (part.strip() for part in required.split(","))):
         match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*(\S+)", clause)
@@ -486,7 +492,7 @@ def _parse_release(version: str) -> tuple[int, ...]:
 
 
 def _run(command: list[str], environ: Mapping[str, str]) -> str | None:
-    """Run a command of the PATH and return its output and errors; None if it is missing or fails."""
+    """Run a command from the PATH and return its stdout and stderr; None if it is missing or fails."""
     program = shutil.which(command[0], path=environ.get("PATH"))
     if program is None:
         return None

@@ -1,7 +1,6 @@
-"""``verify``: checks that all files of a table exist, are intact and are consistent. Reads everything, changes
-nothing.
+"""``verify``: checks that all files of a table exist, are intact and are consistent. Changes nothing.
 
-A cleaner may run concurrently, so a metadata file counts as missing only if nothing explains its deletion.
+Garbage collection may run concurrently: a metadata file is a problem only if it is missing and was not deleted by it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     commit_key,
@@ -59,16 +58,16 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import url_of
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table.versioning.tags import list_segments
 
 Advance = Callable[[int], None]
-"""A callback with the number of segments or lake rows that were checked since the last call."""
-REWRITTEN = "reads go on without it, and the next checkpoint writes it again"
+"""A callback with the number of segments or lake rows that were checked since the previous call."""
+_REWRITTEN = "reads do not need it, and the next checkpoint rewrites it"
 
 
 @dataclass(slots=True)
 class Verification:
-    """Counts of the verified objects, and the problems found."""
+    """Counts of the verified objects, and the problems."""
 
     table: str
     segments: int = 0
@@ -77,23 +76,21 @@ class Verification:
     lake_snapshot_id: int | None = None
     lake_rows: int = 0
     lake_footers: int = 0
-    """Lake files whose footer and page index match the checksum in them."""
+    """Lake files whose footer and page index match their checksum."""
     lake_footers_unchecked: int = 0
     """Lake files without a checksum, from other engines or older versions."""
     problems: list[str] = field(default_factory=list)
 
 
 def verify_log(table: Table, state: TableState, result: Verification, advance: Advance) -> None:
-    """Verify every live and archived segment: checksums, row counts and dense offsets, and the owner of a log
-    elsewhere.
-    """
+    """Verify the checksums, row counts and offsets of live and archived segments, and the owner of a log elsewhere."""
     result.problems.extend(_owner_problems(table))
     for bucket, log in state.buckets.items():
         result.problems.extend(describe_gaps(bucket, log))
         result.log_rows += len(log.offsets)
-    of_log = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
-    of_keys = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
-    for segment, schema in (*of_log, *of_keys, *iter_archived_segments(table, state, result)):
+    log_segments = [(s, state.written_schema(s.schema_id)) for s in state.live_segments()]
+    kv_segments = [(s, state.schemas[s.schema_id]) for kv in state.snapshots.values() for s in kv.segments]
+    for segment, schema in (*log_segments, *kv_segments, *iter_archived_segments(table, state, result)):
         try:
             verify_segment(table.storage, table.uuid, segment, schema.arrow)
         except CorruptDataError as error:
@@ -106,7 +103,7 @@ def verify_log(table: Table, state: TableState, result: Verification, advance: A
 def iter_archived_segments(
     table: Table, state: TableState, result: Verification
 ) -> Iterator[tuple[Segment, TableSchema]]:
-    """Yield the segments of the change archive with their columns."""
+    """Yield the segments of the change archive with their schemas."""
     for page in state.archive.pages:
         try:
             content = read_page(table.storage, state, page.uuid)
@@ -118,7 +115,7 @@ def iter_archived_segments(
 
 
 def verify_branches(table: Table, result: Verification) -> None:
-    """Verify the logs of the table's branches like `verify_log`, and add only their problems to ``result``."""
+    """Verify the logs of the table's branches, and add their problems to ``result``."""
     for branch in table.branches():
         branch_result = Verification(f"{table.name}$branch_{branch.name}")
         try:
@@ -139,19 +136,19 @@ def _owner_problems(table: Table) -> Iterator[str]:
 
 
 def describe_gaps(bucket: int, log: BucketLog) -> Iterator[str]:
-    """Describe the gaps between a bucket's segments and the offsets of its log."""
+    """Describe the offsets of a bucket that its segments do not contain."""
     expected = log.start
     for position, segment in enumerate(log.segments):
         # The first segment may begin before the start: trimming moves only the start.
         if segment.base_offset != expected and not (position == 0 and segment.base_offset < log.start):
-            yield f"bucket {bucket}: offset {expected} should follow, a segment begins at {segment.base_offset}"
+            yield f"bucket {bucket}: a segment starts at {segment.base_offset}, expected {expected}"
         expected = segment.end_offset
     if expected != log.end:
-        yield f"bucket {bucket}: the log ends at {log.end}, its segments at {expected}"
+        yield f"bucket {bucket}: the segments end at {expected}, expected {log.end}"
 
 
 def open_lake_plan(table: Table, state: TableState, result: Verification) -> LakePlan | None:
-    """Return the recorded lake snapshot as a read plan; None if there is none, or it cannot be read."""
+    """Plan a read of the recorded lake snapshot; None if nothing was tiered, or the snapshot is unreadable."""
     if state.has_lake and BRANCH not in state.properties and not _matches_log(table, state, result):
         return None
     if state.lake is None:
@@ -160,7 +157,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
     for bucket, log in state.buckets.items():
         offset = state.lake_offset(bucket)
         if not log.start <= offset <= log.end:
-            result.problems.append(f"bucket {bucket}: the lake ends at {offset}, the hot log holds {log.offsets}")
+            result.problems.append(f"bucket {bucket}: the lake ends at {offset}, outside the hot log's {log.offsets}")
     try:
         lake = table.open_lake()
         _check_offsets(lake, state, result)
@@ -171,7 +168,7 @@ def open_lake_plan(table: Table, state: TableState, result: Verification) -> Lak
 
 
 def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
-    """Return whether log and lake have the same history: one may be restored from a backup without the other."""
+    """Return whether log and lake have the same history. They differ if only one of them was restored."""
     try:
         newest = newest_snapshot(table.log, table.open_lake())
         require_drops_applied(state, newest)
@@ -184,30 +181,30 @@ def _matches_log(table: Table, state: TableState, result: Verification) -> bool:
 
 
 def _check_offsets(lake: LakeTable, state: TableState, result: Verification) -> None:
-    """Compare the offsets in the snapshot itself with those that the log records."""
+    """Compare the offsets in the lake snapshot with the offsets that the log records for the snapshot."""
     assert state.lake is not None
     snapshot = lake.snapshot(state.lake.snapshot_id)
     if not state.begins_at(snapshot.starts):
         result.problems.append(
-            f"lake snapshot {snapshot.id} holds rows from offsets {dict(snapshot.starts)} on, the table was truncated "
-            f"at {dict(state.first_offsets)}"
+            f"lake snapshot {snapshot.id} starts at offsets {dict(snapshot.starts)}, expected the offsets of the last "
+            f"truncation, {dict(state.first_offsets)}"
         )
     held = snapshot.offsets
     for bucket in state.buckets:
         if held.get(bucket, 0) != state.lake_offset(bucket):
             result.problems.append(
                 f"bucket {bucket}: lake snapshot {state.lake.snapshot_id} holds offsets up to {held.get(bucket, 0)}, "
-                f"the log records {state.lake_offset(bucket)}"
+                f"expected {state.lake_offset(bucket)} as in the log"
             )
 
 
 def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verification, advance: Advance) -> None:
-    """Read every row of the recorded snapshot, which must have one for each tiered offset that was not dropped.
+    """Read every row of the recorded snapshot, and count one row per tiered offset that was not dropped.
 
-    Rows of other engines have no offsets and do not count. With a primary key, offsets number changes, and the lake has
-    at most as many rows.
+    Rows of other engines have no offsets and are not counted. The lake of a primary-key table has at most one row per
+    change.
     """
-    lake, own = table.open_lake(), _OffsetRows(table)
+    lake, offset_rows = table.open_lake(), _OffsetRows(table)
     _check_footers(table, [*plan.splits, *_newest_splits(lake, state, plan, result)], result)
     for split in plan.splits:
         try:
@@ -217,7 +214,7 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
                 advance(batch.num_rows)
             result.lake_rows += num_rows
             if not state.primary_key:
-                own.add(split.location, num_rows)
+                offset_rows.add(split.location, num_rows)
         except (CorruptDataError, SnapshotExpiredError) as error:
             if str(error) not in result.problems:
                 result.problems.append(str(error))
@@ -228,17 +225,17 @@ def verify_lake(table: Table, state: TableState, plan: LakePlan, result: Verific
         adopts = table.properties.datalake_adopted is not None and not state.first_offsets  # rows without changes
         num_rows, is_wrong = result.lake_rows, result.lake_rows > tiered and not adopts
     else:
-        num_rows, is_wrong = own.num_rows, own.num_rows < tiered - dropped
-        result.problems.extend(own.problems(state, result.lake_snapshot_id))
+        num_rows, is_wrong = offset_rows.num_rows, offset_rows.num_rows < tiered - dropped
+        result.problems.extend(offset_rows.problems(state, result.lake_snapshot_id))
     if is_wrong:
         result.problems.append(
-            f"lake snapshot {result.lake_snapshot_id} has {count_of(num_rows, 'row')}, {count_of(tiered, 'offset')} "
-            "were tiered" + (f", and {dropped} of them dropped with their partitions" if dropped else "")
+            f"lake snapshot {result.lake_snapshot_id} has {count_of(num_rows, 'row')}, expected "
+            f"{count_of(tiered, 'tiered offset')}" + (f" without {dropped} in dropped partitions" if dropped else "")
         )
 
 
 def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: Verification) -> Sequence[LakeSplit]:
-    """Return the splits of the latest snapshot, if it differs from the recorded one, as other engines read it."""
+    """Return the splits of the latest snapshot, which other engines read, if it is not the recorded snapshot."""
     newest = lake.newest()
     if newest is None or (plan.snapshot is not None and newest.id == plan.snapshot.id):
         return ()
@@ -247,12 +244,12 @@ def _newest_splits(lake: LakeTable, state: TableState, plan: LakePlan, result: V
     except CorruptDataError as error:
         result.problems.append(str(error))
     except (LakeMismatchError, SnapshotExpiredError):
-        pass  # not necessarily a state of this table; it may expire during the check
+        pass  # another engine's snapshot, or expired during the check
     return ()
 
 
 def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verification) -> None:
-    """Verify footer and page index of each file: a bit flip there can hide rows from engines without an error."""
+    """Verify the footer and the page index of each file, where a bit flip can hide rows without an error."""
 
     def check(location: str) -> bool | str:
         try:
@@ -273,7 +270,7 @@ def _split_files(split: LakeSplit) -> Iterator[str]:
 
 
 class _OffsetRows:
-    """Rows with offsets in the lake of a log table: their number, and whether each offset occurs once."""
+    """Counts the rows with offsets in the lake of a log table, and checks that each offset occurs once."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -281,7 +278,10 @@ class _OffsetRows:
         self.num_rows = 0
 
     def add(self, location: str, num_rows: int) -> None:
-        """Add ``num_rows`` rows of a data file, which may be read in several parts. Raises like reads."""
+        """Count ``num_rows`` rows of a data file, which may be read in several parts.
+
+        Files without offsets are not counted. Raises the errors of a read.
+        """
         if location not in self._files:
             files = lake_files(self._table.storage, self._table.settings, location)
             self._files[location] = read_offset_file(files, location, self._table.uuid)
@@ -294,14 +294,14 @@ class _OffsetRows:
             offsets = np.concatenate(runs) if runs else np.zeros(0, np.int64)
             where = f"bucket {bucket}: lake snapshot {snapshot_id}"
             if (doubled := len(offsets) - len(np.unique(offsets))) > 0:
-                yield f"{where} has {count_of(int(doubled), 'offset')} twice"
+                yield f"{where} has {count_of(int(doubled), 'duplicate offset')}"
             outside = np.count_nonzero((offsets < state.first_offset(bucket)) | (offsets >= state.lake_offset(bucket)))
             if outside:
-                yield f"{where} has {count_of(int(outside), 'offset')} that it should not hold yet, or no longer"
+                yield f"{where} has {count_of(int(outside), 'offset')} outside its range"
 
 
 def metadata_problems(table: Table, state: TableState) -> Iterator[str]:
-    """Yield the damaged or missing metadata files of the log."""
+    """Yield damaged and missing metadata files of the log."""
     yield from _record_problems(table, state)
     yield from _checkpoint_problems(table, state)
     yield from _hint_problems(table)
@@ -310,7 +310,7 @@ def metadata_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def lake_metadata_problems(table: Table) -> Iterator[str]:
-    """Yield the damaged or missing lake metadata, apart from the recorded snapshot."""
+    """Yield damaged and missing lake metadata other than that of the recorded snapshot."""
     try:
         yield from table.open_lake().metadata_problems()
     except StreamhouseError as error:
@@ -319,7 +319,7 @@ def lake_metadata_problems(table: Table) -> Iterator[str]:
 
 def _record_problems(table: Table, state: TableState) -> Iterator[str]:
     listed = parse_numbers(table.storage.list_names(commits_prefix(table.uuid)))
-    first = max(table.log.refresh_floor(), 1 if not state.former_uuids else min(listed, default=1))
+    first = max(table.log.refresh_low_watermark(), 1 if not state.former_uuids else min(listed, default=1))
     missing = partial(_missing_record, table)
     yield from _problems(
         range(first, state.version + 1), lambda number: read_record(table.storage, table.uuid, number), missing
@@ -327,8 +327,8 @@ def _record_problems(table: Table, state: TableState) -> Iterator[str]:
 
 
 def _missing_record(table: Table, number: int) -> str | None:
-    if number < table.log.refresh_floor():
-        return None  # cleaned up concurrently
+    if number < table.log.refresh_low_watermark():
+        return None  # deleted concurrently
     return f"{url_of(table.storage, commit_key(table.uuid, number))} is missing; restore it"
 
 
@@ -337,7 +337,7 @@ def _checkpoint_problems(table: Table, state: TableState) -> Iterator[str]:
     yield from _problems(
         [number for number in numbers if number <= state.version],
         lambda number: read_checkpoint(table.storage, table.uuid, number),
-        lambda _: None,  # a cleaner deleted it
+        lambda _: None,  # deleted concurrently
     )
 
 
@@ -347,16 +347,16 @@ def _hint_problems(table: Table) -> Iterator[str]:
     where = url_of(table.storage, checkpoint_hint_key(table.uuid))
     if not hint:
         if numbers:
-            yield f"{where} is missing; {REWRITTEN}"
+            yield f"{where} is missing; {_REWRITTEN}"
         return
     named = parse_hint(hint)
     has_state = b"\n" in hint
     if (named is None and not has_state) or (has_state and read_hinted_state(hint, table.uuid) is None):
-        yield f"{where} cannot be read; {REWRITTEN}"
+        yield f"{where} is unreadable; {_REWRITTEN}"
     elif named is not None and named not in list_checkpoints(table.storage, table.uuid):
         key = checkpoint_key(table.uuid, named)
         if parse_hint(read_hint(table.storage, table.uuid)) == named:
-            yield f"{url_of(table.storage, key)} is missing, and the hint names it; {REWRITTEN}"
+            yield f"{url_of(table.storage, key)} is missing, and the hint names it; {_REWRITTEN}"
 
 
 def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterator[str]:
@@ -366,13 +366,13 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
         yield str(error)
         return
     checked = {(segment.uuid, segment.part) for segment in state.kept_segments()}  # verified by `verify_log`
-    pin = take_latest_snapshot(tagged)
-    of_keys = {(segment.uuid, segment.part) for base in pin.bases.values() for segment in base.segments}
-    for segment in list_pinned_segments(pin):
-        place = segment.uuid, segment.part
-        if segment.uuid is None or place in checked:
+    snapshot = take_latest_snapshot(tagged)
+    kv_segments = {(segment.uuid, segment.part) for base in snapshot.bases.values() for segment in base.segments}
+    for segment in list_segments(snapshot):
+        part = segment.uuid, segment.part
+        if segment.uuid is None or part in checked:
             continue
-        schema_of = tagged.schemas.__getitem__ if place in of_keys else tagged.written_schema
+        schema_of = tagged.schemas.__getitem__ if part in kv_segments else tagged.written_schema
         try:
             verify_segment(table.storage, table.uuid, segment, schema_of(segment.schema_id).arrow)
         except StreamhouseError as error:
@@ -387,7 +387,7 @@ def _tag_problems(table: Table, state: TableState, tag: TaggedVersion) -> Iterat
 def _problems(
     numbers: Sequence[int], read: Callable[[int], object], missing: Callable[[int], str | None]
 ) -> Iterable[str]:
-    """Return the errors of reading each number, and ``missing`` for those that do not exist."""
+    """Return the errors of reading each number, and the result of ``missing`` for numbers that do not exist."""
 
     def problem(number: int) -> str | None:
         try:

@@ -1,4 +1,4 @@
-"""Commands of a table's lake: adopt, retier, partitions, compact, optimize, expire, orphan files, manifests."""
+"""Commands for lakes: adoption, partitions, compaction, clustering, expiry, orphan files, manifests, rebuilding."""
 
 from __future__ import annotations
 
@@ -27,42 +27,25 @@ from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.lake.types import CompactReport
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.schema.partitioning import split_fields
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.drop_partition import DropPartitionReport, drop_partitions
 from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
 from streamhouse_spark.table.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COMPACTED: Final = pa.schema([
-    ("table", pa.string()),
-    ("files_removed", pa.int64()),
-    ("files_added", pa.int64()),
-    ("rows", pa.int64()),
-    ("healed_rows", pa.int64()),
-    ("purged_rows", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
-_OPTIMIZED: Final = pa.schema([
-    ("table", pa.string()),
-    ("files_removed", pa.int64()),
-    ("files_added", pa.int64()),
-    ("rows", pa.int64()),
-    ("purged_rows", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
-_EXPIRED: Final = pa.schema([
-    ("table", pa.string()),
-    ("snapshots", pa.int64()),
-    ("files", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
-_ORPHANS: Final = pa.schema([("file", pa.string()), ("dry_run", pa.bool_())])
-_MANIFESTS: Final = pa.schema([
-    ("table", pa.string()),
-    ("manifests_removed", pa.int64()),
-    ("manifests_added", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
+_COMPACTED: Final = TableSchema.of(
+    "table STRING, files_removed BIGINT, files_added BIGINT, rows BIGINT, healed_rows BIGINT, "
+    "purged_rows BIGINT, dry_run BOOLEAN"
+).arrow
+_OPTIMIZED: Final = TableSchema.of(
+    "table STRING, files_removed BIGINT, files_added BIGINT, rows BIGINT, purged_rows BIGINT, dry_run BOOLEAN"
+).arrow
+_EXPIRED: Final = TableSchema.of("table STRING, snapshots BIGINT, files BIGINT, dry_run BOOLEAN").arrow
+_ORPHANS: Final = TableSchema.of("file STRING, dry_run BOOLEAN").arrow
+_MANIFESTS: Final = TableSchema.of(
+    "table STRING, manifests_removed BIGINT, manifests_added BIGINT, dry_run BOOLEAN"
+).arrow
 
 
 def _older_than(default: str, text: str) -> Callable[[F], F]:
@@ -93,9 +76,9 @@ streamhouse -w ./warehouse compact sales.orders --purge
 def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None:
     """Merge small lake files, and remove deleted rows from them.
 
-    A file is rewritten without its deleted rows if these are more than a tenth of it; with --purge always. Works per
-    bucket and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older snapshots stay.
-    The tiering service compacts unless table.datalake.auto-compaction is false; an adopted lake only if it is true.
+    A file is rewritten if more than a tenth of its rows are deleted, or with --purge if any row is. Works per bucket
+    and partition, in commits of about a gigabyte each, in this process. Rows, offsets and older snapshots stay. The
+    tiering service also compacts, unless table.datalake.auto-compaction is false; an adopted lake only if it is true.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"compact the lake of {opened.name}"):
@@ -120,17 +103,17 @@ streamhouse -w ./warehouse optimize sales.orders --order-by "region, amount" --w
 @TABLE
 @click.option("--order-by", required=True, metavar="COLUMNS", help='Columns: "a, b", or interleaved: "zorder(a, b)".')
 @click.option(
-    "--where", default=None, metavar="CONDITION", help="Only files that may have matching rows; use partition columns."
+    "--where", default=None, metavar="CONDITION", help="Only files that may have matching rows, by partition columns."
 )
 @DRY_RUN
 @click.pass_obj
 def optimize(session: Session, table: str, *, order_by: str, where: str | None, dry_run: bool) -> None:
     """Cluster the rows of the lake by columns, so that queries skip files.
 
-    Each file then holds a range of the columns' values: the first column first, or all columns about equally with
-    zorder. Works per bucket and partition, in commits of about a gigabyte each, in this process. Clustered files are
-    left alone until about as much data is added next to them: run it again after many rounds. Rows, offsets and older
-    snapshots stay. Supports Iceberg lakes of tables without a primary key.
+    Each file then holds a range of the columns' values: sorted by the first column first, or with zorder by all columns
+    equally. Works per bucket and partition, in commits of about a gigabyte each, in this process. Clustered files are
+    clustered again only after about as much data was added, so run the command after many rounds. Rows, offsets and
+    older snapshots stay. Supports Iceberg lakes of tables without a primary key.
     """
     opened = session.warehouse.table(table)
     condition = None if where is None else parse_where(where, opened.refresh().schema.arrow)
@@ -149,16 +132,16 @@ streamhouse -w ./warehouse expire-snapshots sales.orders --older-than 2h --retai
 )
 @TABLE
 @_older_than("24h", "Keep younger snapshots.")
-@click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep at least this many.")
+@click.option("--retain-last", type=int, default=SNAPSHOTS_KEPT, show_default=True, help="Keep at least this number.")
 @DRY_RUN
 @click.pass_obj
 def expire_snapshots(
     session: Session, table: str, *, older_than_ms: int | None, retain_last: int, dry_run: bool
 ) -> None:
-    """Expire old lake snapshots and the files that only they need.
+    """Expire old lake snapshots, and delete files that only they need.
 
-    Snapshots of a tag or branch stay. The tiering service expires snapshots unless table.datalake.auto-expire-snapshot
-    is false; those of an adopted lake only if it is true.
+    Snapshots of a tag or branch stay. The tiering service also expires snapshots, unless
+    table.datalake.auto-expire-snapshot is false; in an adopted lake only if it is true.
     """
     opened = session.warehouse.table(table)
     moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)
@@ -188,7 +171,7 @@ streamhouse -w ./warehouse remove-orphan-files sales.orders --older-than 48h
 def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | None, dry_run: bool) -> None:
     """Delete lake files that no snapshot references.
 
-    Lost rounds and killed tasks leave them behind. `streamhouse maintain` deletes them too, and cleans the log.
+    Failed rounds and killed tasks leave such files. `streamhouse maintain` also deletes them, and cleans the log.
     """
     lake = session.warehouse.table(table).lake
     grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
@@ -211,7 +194,7 @@ streamhouse -w ./warehouse rewrite-manifests sales.orders
 def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
     """Merge the manifests of an Iceberg lake into few large ones.
 
-    Rounds merge small manifests themselves: this is for tables that other engines wrote to.
+    Tiering rounds already merge small manifests. Use the command after other engines wrote to the table.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"rewrite manifests of {opened.name}"):
@@ -245,9 +228,9 @@ streamhouse -w ./warehouse tier --once sales.orders
 def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> None:
     """Rebuild the lake of a table from its hot log at a new location.
 
-    Use it if the lake was rolled back, damaged or deleted. Reads use the log until the next round of `streamhouse tier`
-    has moved all rows. Files of the former lake stay until the table is dropped. The command fails, with the row
-    counts, if some rows exist only in the lake.
+    Use it if the lake was rolled back, damaged or deleted. Reads use the log until the next round of `streamhouse
+    tier`. Files of the former lake stay until the table is dropped. The command fails, with row counts, if some rows
+    exist only in the lake.
     """
     opened = session.warehouse.table(table)
     with session.output.working(f"retier {opened.name}"):
@@ -256,7 +239,7 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
         asdict(report),
         f"the lake of {report.table} {'would be' if dry_run else 'is'} rebuilt at {report.lake_location}: "
         f"{count_of(report.rows, 'offset')} to tier, {report.lost_rows:,} lost; "
-        f"{report.former_location} is left as it is"
+        f"{report.former_location} stays unchanged"
         + ("" if dry_run else f"\nnext: streamhouse tier --once {report.table}"),
     )
 
@@ -271,13 +254,13 @@ streamhouse -w ./warehouse adopt sales.people --primary-key id
 """,
 )
 @TABLE
-@click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default it has the table's own name.")
+@click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default the one with the name of TABLE.")
 @click.option(
     "--primary-key",
     multiple=True,
     callback=take_names,
     metavar="COLUMNS",
-    help="Create a primary-key table; rows must be unique by these columns. A Paimon table has its own key.",
+    help="Create a primary-key table; rows must be unique by these columns. A Paimon table keeps its key.",
 )
 @click.option(
     "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
@@ -295,9 +278,9 @@ def adopt(
 ) -> None:
     """Create a table from an existing Iceberg or Paimon table, with its rows.
 
-    The rows become the table's history and are not rewritten; new rows are tiered into the same lake table. Dropping
-    the table later keeps the lake table, with all tiered rows. If both kinds of table have the name, select one with -p
-    table.datalake.format=paimon.
+    Existing rows are not rewritten; new rows are tiered into the same lake table. Dropping the table later keeps the
+    lake table with all tiered rows. If an Iceberg table and a Paimon table have the name, select the Paimon table with
+    -p table.datalake.format=paimon.
     """
     warehouse = session.warehouse
     with session.output.working(f"adopt {lake or table}"):
@@ -320,14 +303,14 @@ streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de
 @TABLE
 @click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
 @YES
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@DRY_RUN
 @click.pass_obj
 def drop_partition(session: Session, table: str, values: Mapping[str, str], *, yes: bool, dry_run: bool) -> None:
     """Remove the rows of all matching partitions after confirmation.
 
-    Give values of some or all partition columns; __HIVE_DEFAULT_PARTITION__ stands for null. In a primary-key table the
-    rows are deleted. Otherwise rows written before the call are tiered and removed from the lake in one snapshot; older
-    lake snapshots contain them until they expire.
+    Give values of some or all partition columns; __HIVE_DEFAULT_PARTITION__ means null. In a primary-key table, the
+    rows are deleted. In a log table, rows written before the call are tiered, and removed from the lake in one
+    snapshot; older lake snapshots contain them until they expire.
     """
     opened = session.open_table(table, "drop partitions of")
     chosen = PartitionMatches.of_texts(values, opened.state.schema, opened.partition_by, opened.name)
@@ -361,12 +344,11 @@ streamhouse -w ./warehouse set-partitioning sales.orders --none
 def set_partitioning(session: Session, table: str, fields: Sequence[str], *, is_none: bool) -> None:
     """Change the partition fields of a table for new rows.
 
-    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Nothing is rewritten: lake
-    files keep their partitions, the next tiering round writes by the new fields, and reads support both. The lake must
-    be an Iceberg table.
+    Fields are columns, and transforms of columns such as 'days(at)' or 'truncate(4, name)'. Existing lake files keep
+    their partitions, and the next tiering round partitions by the new fields. The lake must be an Iceberg table.
     """
     if bool(fields) == is_none:
-        raise click.UsageError("give the fields to partition by, or --none")
+        raise click.UsageError("expected partition fields, or --none")
     opened = session.open_table(table, "change the partitioning of")
     before = list(opened.state.parsed.partitioned_by)
     opened.set_partitioning([piece for text in fields for piece in split_fields(text)])

@@ -28,23 +28,17 @@ from streamhouse_spark.cli.session import TABLE, Command, Failure, Session, fail
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.maintenance.log import MaintainReport
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate as relocated
 from streamhouse_spark.warehouse.table_batch import TableBatch, open_all, open_named
 
-_MAINTAINED: Final = pa.schema([
-    ("table", pa.string()),
-    ("segments_merged", pa.int64()),
-    ("buckets_trimmed", pa.int64()),
-    ("files_condemned", pa.int64()),
-    ("files_deleted", pa.int64()),
-    ("lake_files_compacted", pa.int64()),
-    ("lake_rows_healed", pa.int64()),
-    ("lake_snapshots_expired", pa.int64()),
-    ("lake_files_deleted", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
+_MAINTAINED: Final = TableSchema.of(
+    "table STRING, segments_merged BIGINT, buckets_trimmed BIGINT, files_condemned BIGINT, "
+    "files_deleted BIGINT, lake_files_compacted BIGINT, lake_rows_healed BIGINT, "
+    "lake_snapshots_expired BIGINT, lake_files_deleted BIGINT, dry_run BOOLEAN"
+).arrow
 _LEVELS: Final = {"ok": ("ok", "green"), "warn": ("warning", "yellow"), "fail": ("FAILED", "red")}
 
 
@@ -72,14 +66,14 @@ streamhouse -w ./warehouse maintain --grace 48h --output json
     show_default=True,
     callback=take_duration_ms,
     metavar="DURATION",
-    help="How long unreferenced files stay, for readers and writers in progress.",
+    help="How long unreferenced files stay for readers and writers in flight.",
 )
 @click.pass_obj
 def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms: int | None) -> None:
     """Merge small segments, trim old rows, delete unreferenced files.
 
-    Works on all tables of the warehouse and on remains of dropped ones, or on the TABLES named. Trimming follows
-    table.log.ttl and never removes rows that are not in the lake. Idempotent, and safe to run concurrently.
+    Works on the given TABLES, or else on all tables and on the files of dropped tables. Trimming follows table.log.ttl
+    and never removes rows that are not in the lake. Idempotent, and safe to run concurrently.
     """
     chosen = select_tables(session, tables)
     grace_ms = GRACE_MS if grace_ms is None else grace_ms
@@ -98,7 +92,7 @@ def maintain(session: Session, tables: Sequence[str], *, dry_run: bool, grace_ms
         if dropped.deleted:
             session.output.remark(f"{count_of(len(dropped.deleted), 'file')} of dropped tables")
         for uuid, why in dropped.skipped.items():
-            session.output.remark(f"tables/{uuid} is left as it is: {why}")
+            session.output.remark(f"tables/{uuid} was skipped: {why}")
     session.output.records(rows, _MAINTAINED)
     fail_for(chosen)
 
@@ -131,10 +125,10 @@ streamhouse -w ./warehouse verify sales.orders --output json || echo damaged
 def verify(session: Session, table: str) -> None:
     """Verify all files of a table against their checksums.
 
-    Reads every commit record, checkpoint, hint, tag and segment; checks that offsets are dense; reads every row of the
-    lake and the metadata of each retained snapshot; and checks that the lake holds exactly the tiered offsets and that
-    the footers of its files match their checksums. Files without a checksum, from other engines or older versions, are
-    counted. Changes nothing. Exit code 1 if something is wrong.
+    Reads every commit record, checkpoint, hint, tag and segment, every row of the lake, and the metadata of each
+    retained snapshot. Checks that offsets are dense, that the lake holds exactly the tiered offsets, and that the
+    footers of its files match their checksums. Files of other engines and older versions have no checksum and are
+    counted. Changes nothing. Exit code 1 if a problem was found.
     """
     opened = session.warehouse.table(table)
     result = _verify_table(opened, session.output)
@@ -175,17 +169,15 @@ def _render_verification(result: Verification, console: Console) -> None:
     )
     if result.lake_footers_unchecked:
         console.print(
-            f"not checked: the footers of {count_of(result.lake_footers_unchecked, 'lake file')} that have no "
-            "checksum, as "
-            f"another engine or an older version wrote them; those of {count_of(result.lake_footers, 'file')} were "
-            "checked",
+            f"not checked: the footers of {count_of(result.lake_footers_unchecked, 'lake file')}, which other engines "
+            f"or older versions wrote without a checksum; checked: {count_of(result.lake_footers, 'footer')}",
             style="yellow",
             markup=False,
         )
     for problem in result.problems:
         console.print(f"  {problem}", style="red", markup=False)
     if not result.problems:
-        console.print("everything is there and matches its checksums", style="green")
+        console.print("all files exist and match their checksums", style="green")
 
 
 @click.command(
@@ -201,9 +193,8 @@ streamhouse doctor --output json | jq 'select(.level != "ok")'
 def doctor(session: Session) -> None:
     """Check this machine and a warehouse, and recommend fixes.
 
-    Checks Python, Java, PySpark and the other packages, and the Python of Spark's workers. For a given warehouse it
-    checks write access, put-if-absent, clock and disk, and whether its tables are tiered and maintained. Exit code 1 if
-    something cannot work.
+    Checks Python, Java, PySpark and other packages, and the Python of Spark's workers. For a warehouse, it checks write
+    access, put-if-absent, clock and disk, and whether tables are tiered and maintained. Exit code 1 if a check fails.
     """
     findings = run_doctor(session.location or os.environ.get(WAREHOUSE_VARIABLE) or None, session.settings)
     if session.output.as_json:
@@ -212,7 +203,7 @@ def doctor(session: Session) -> None:
         _render_findings(findings, session.output.console)
     failed = [f.check for f in findings if f.level == "fail"]
     if failed:
-        raise Failure(f"cannot work: {', '.join(failed)}")
+        raise Failure(f"failed checks: {', '.join(failed)}")
 
 
 def _render_findings(findings: Sequence[Finding], console: Console) -> None:
@@ -226,15 +217,10 @@ def _render_findings(findings: Sequence[Finding], console: Console) -> None:
     console.print(table)
 
 
-_RELOCATED: Final = pa.schema([
-    ("table", pa.string()),
-    ("uuid", pa.string()),
-    ("former_uuid", pa.string()),
-    ("lake", pa.string()),
-    ("moved_from", pa.string()),
-    ("files_written", pa.int64()),
-    ("dry_run", pa.bool_()),
-])  # fmt: skip
+_RELOCATED: Final = TableSchema.of(
+    "table STRING, uuid STRING, former_uuid STRING, lake STRING, moved_from STRING, files_written BIGINT, "
+    "dry_run BOOLEAN"
+).arrow
 
 
 @click.command(
@@ -246,15 +232,15 @@ streamhouse -w ./moved relocate
 streamhouse -w s3://bucket/copy relocate --copy
 """,
 )
-@click.option("--copy", is_flag=True, help="The warehouse is a copy: give it and each table a new id.")
+@click.option("--copy", is_flag=True, help="The warehouse is a copy: give the copy and its tables new ids.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be done, and check that the copy is complete.")
 @click.pass_obj
 def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
     """Repair a warehouse that was moved or copied, at its new location.
 
-    Lake metadata contains absolute file locations; it is rewritten for the new location, so that other engines can read
-    the lake tables there. With --copy the original stays in use, and the copy gets its own ids. Nothing outside is
-    written. Stop all writers of the warehouse first; after a crash run the same command again.
+    Lake metadata contains absolute file locations, which are rewritten so that other engines can read the lake tables.
+    With --copy, the original stays in use and the copy gets new ids. Nothing is written outside the warehouse. Stop all
+    writers of the warehouse first. If the command fails, run it again.
     """
     with session.output.progress("tables") as progress:
         task = progress.add_task("relocate", total=None)
@@ -267,8 +253,7 @@ def relocate(session: Session, *, copy: bool, dry_run: bool) -> None:
     rows = [{**asdict(table), "dry_run": dry_run} for table in report.tables]
     session.output.records(rows, _RELOCATED)
     if report.moved_from is None:
-        session.output.remark(f"{report.warehouse} is at home")
+        session.output.remark(f"{report.warehouse} was not moved")
     else:
-        session.output.remark(
-            f"{report.warehouse} {'was' if dry_run else 'is at home now, and was'} written at {report.moved_from}"
-        )
+        action = "would be relocated" if dry_run else "was relocated"
+        session.output.remark(f"{report.warehouse} {action} from {report.moved_from}")

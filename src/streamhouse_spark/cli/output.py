@@ -31,7 +31,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, json_text, plain_value
 
 _PIPE_COLUMNS: Final = 100_000
-"""Width of text that does not go to a terminal, so that nothing is cut."""
+"""Width of text that is not printed on a terminal, so that nothing is truncated."""
 _LEFT_ALIGNED: Final = (pa.types.is_string, pa.types.is_nested, pa.types.is_boolean, pa.types.is_binary)
 LOG_VARIABLE: Final = "STREAMHOUSE_LOG"
 _OWN: Final = "streamhouse_"
@@ -46,7 +46,7 @@ class Output:
 
     @property
     def console(self) -> Console:
-        """Console for results as text."""
+        """A console for results as text."""
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
         return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=not sys.stdout.isatty())
 
@@ -69,7 +69,7 @@ class Output:
             render(self.console)
 
     def sentence(self, value: Mapping[str, Any], text: str) -> None:
-        """Print one JSON document, or a text."""
+        """Print one JSON document, or one line of text."""
         self.document(value, lambda console: console.print(text, markup=False))
 
     def records(self, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
@@ -77,24 +77,22 @@ class Output:
         self.rows(pa.Table.from_pylist(list(rows), schema=schema))
 
     def remark(self, text: str) -> None:
-        """Print a message on stderr, only on a terminal."""
+        """Print a message on stderr, if that is a terminal."""
         if sys.stderr.isatty():
             click.secho(text, err=True, dim=True)
 
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
-        """Show a spinner on stderr for work without countable parts; does nothing without a terminal."""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        console = Console(file=sys.stderr)
-        with Progress(*columns, console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
-            progress.add_task(text, total=None)
+        """Show a spinner on stderr for work without countable parts, if that is a terminal."""
+        with self.doing() as show:
+            show(text)
             yield
 
     @contextmanager
     def doing(self) -> Iterator[Callable[[str | None], None]]:
-        """Yield a function that shows the current work and its duration on stderr; None hides it.
+        """Yield a function that shows the current work and its duration on stderr, if that is a terminal.
 
-        It does nothing without a terminal.
+        Called with None, the function hides the work.
         """
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         console = Console(file=sys.stderr)
@@ -109,7 +107,7 @@ class Output:
             yield show
 
     def progress(self, unit: str) -> Progress:
-        """Return a progress bar on stderr; it does nothing without a terminal."""
+        """Return a progress bar on stderr, which is disabled without a terminal."""
         console = Console(file=sys.stderr)
         return Progress(
             TextColumn("{task.description}"),
@@ -137,7 +135,7 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
 
 
 def format_value(value: Any) -> str:
-    """Return a value for people: null is written out, nested values are JSON, times are ISO 8601."""
+    """Format a value as text: null as a word, nested values as JSON, times as ISO 8601."""
     plain = plain_value(value)
     match plain:
         case None:
@@ -152,9 +150,9 @@ def format_value(value: Any) -> str:
 
 
 def log_to_stderr() -> None:
-    """Send log records to stderr: warnings as text, or with ``STREAMHOUSE_LOG=json`` INFO and above as JSON.
+    """Print log records on stderr: warnings as text, or with ``STREAMHOUSE_LOG=json`` INFO and above as JSON.
 
-    Raises `InvalidOptionError` for any other value of the variable.
+    Raises `InvalidOptionError` for an unknown value of the variable.
     """
     form = os.environ.get(LOG_VARIABLE, "text")
     if form not in ("text", "json"):
@@ -171,14 +169,14 @@ class _Lines(logging.Handler):
 
 
 class _TextLines(_Lines):
-    """Messages on stderr, without tracebacks."""
+    """Prints messages on stderr, without tracebacks."""
 
     def emit(self, record: logging.LogRecord) -> None:
         click.secho(record.getMessage(), err=True, fg="red")
 
 
 class _JsonLines(_Lines):
-    """One JSON object per record: time, level, logger, message, and the record's extra attributes."""
+    """Prints one JSON object per record: time, level, logger, message, and the record's extra attributes."""
 
     def emit(self, record: logging.LogRecord) -> None:
         at = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")

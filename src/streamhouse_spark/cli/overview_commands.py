@@ -1,4 +1,4 @@
-"""``top`` and ``costs``: figures of all tables, live or estimated for a month."""
+"""``top`` and ``costs``: live figures and monthly costs of all tables."""
 
 from __future__ import annotations
 
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 RowsAt = Mapping[str, tuple[int, int]]
-"""Table → its rows, and the boot time in milliseconds of the reading."""
+"""Table → its row count, and the boot time in milliseconds at which it was read."""
 _MIB = 1 << 20
+PRICES: Final = click.option(
+    "--price",
+    "prices",
+    metavar="NAME=USD",
+    multiple=True,
+    callback=take_pairs,
+    help="A price: puts_usd_per_1000, gets_usd_per_1000 or stored_usd_per_gib_month, by default the list price of "
+    "Amazon S3. May be given several times.",
+)
 
 
 @click.command(
@@ -34,7 +43,7 @@ _MIB = 1 << 20
     examples="""
 streamhouse -w ./warehouse top
 
-# once, for a script
+# for a script
 streamhouse -w ./warehouse top --once --output json | jq 'select(.is_late)'
 """,
 )
@@ -86,7 +95,7 @@ def _row_counts(warehouse: Warehouse, statuses: Sequence[TableOverview]) -> Rows
 
 
 def compute_rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
-    """Return the rows per second of tables in both readings."""
+    """Return the rows per second of the tables that occur in both readings."""
     pairs = {name: (before[name], at) for name, at in now.items() if name in before}
     return {
         name: max(0.0, 1000 * (rows - old) / (at_ms - old_ms))
@@ -98,7 +107,7 @@ def compute_rates(before: RowsAt, now: RowsAt) -> Mapping[str, float]:
 def draw_screen(
     url: str, statuses: Sequence[TableOverview], failed: Mapping[str, Exception], rates_by_table: Mapping[str, float]
 ) -> RichTable:
-    """Draw the tables, the busiest first."""
+    """Return a table of all tables, the busiest first."""
     drawn = RichTable(title=Text(url), title_justify="left", box=None, pad_edge=False, header_style="bold")
     drawn.add_column("table", overflow="fold")
     for name in ("rows", "rows/s", "not in the lake", "oldest of them", "hot log", "version"):
@@ -139,22 +148,14 @@ streamhouse -w s3://lake/warehouse costs --output json | jq .estimate.total_usd
 """,
 )
 @click.argument("database", required=False)
-@click.option(
-    "--price",
-    "prices",
-    metavar="NAME=USD",
-    multiple=True,
-    callback=take_pairs,
-    help="A price: puts_usd_per_1000, gets_usd_per_1000, stored_usd_per_gib_month. May be given several times; the "
-    "others are list prices of Amazon S3.",
-)
+@PRICES
 @click.pass_obj
 def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> None:
     """Estimate the monthly cost of all tables on an object store.
 
-    Restrict it to one DATABASE if given; the most expensive tables come first. The estimate uses the commits and
-    tiering rounds of the last day. Queries and streams are not recorded and not included. An unreadable table is
-    reported, and the command fails.
+    Give a DATABASE to restrict it to the tables of one database. The most expensive table comes first. The estimate
+    uses the commits and tiering rounds of the last day. Queries and streams are not recorded and not included. An
+    unreadable table is reported, and the command fails.
     """
     known_prices = parse_prices(prices)
     with session.output.working("read all tables"):
@@ -167,20 +168,19 @@ def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> 
 
 
 def _render_all(costs: WarehouseCosts, console: Console) -> None:
-    dearest = sorted(costs.tables.items(), key=lambda item: -item[1].estimate.total_usd)
-    width = max([len("together"), *map(len, costs.tables)])
-    for name, table_costs in dearest:
+    width = max([len("total"), *map(len, costs.tables)])
+    for name, table_costs in sorted(costs.tables.items(), key=lambda item: -item[1].estimate.total_usd):
         work = table_costs.workload
         console.print(
-            f"{name:<{width}} {_format_usd(table_costs.estimate.total_usd):>12} a month: {work.commits_per_day:,.0f} "
-            f"commits and {work.rounds_per_day:,.0f} tiering rounds a day, "
-            f"{_format_usd(table_costs.estimate.stored_usd)} for the bytes",
+            f"{name:<{width}} {_format_usd(table_costs.estimate.total_usd):>12} per month: {work.commits_per_day:,.0f} "
+            f"commits and {work.rounds_per_day:,.0f} tiering rounds per day, "
+            f"{_format_usd(table_costs.estimate.stored_usd)} for storage",
             markup=False,
         )
     month = costs.estimate
     console.print(
-        f"{'together':<{width}} {_format_usd(month.total_usd):>12} a month: {month.puts_per_day:,.0f} PUT and LIST, "
-        f"{month.gets_per_day:,.0f} GET and HEAD a day, {_format_usd(month.stored_usd)} for the bytes",
+        f"{'total':<{width}} {_format_usd(month.total_usd):>12} per month: {month.puts_per_day:,.0f} PUT and LIST, "
+        f"{month.gets_per_day:,.0f} GET and HEAD per day, {_format_usd(month.stored_usd)} for storage",
         markup=False,
     )
     console.print(f"prices: {month.prices.name}", markup=False)
@@ -205,12 +205,12 @@ def render_costs(name: str, costs: TableCosts, console: Console) -> None:
     stored = f"{work.hot_bytes / _MIB:,.1f} MiB hot, {archived}{work.lake_bytes / _MIB:,.1f} MiB in the lake"
     for label, value in (
         ("table", name),
-        ("commits", f"{work.commits_per_day:,.0f} a day"),
-        ("tiering rounds", f"{work.rounds_per_day:,.0f} a day"),
-        ("stored", f"{stored}, {_format_usd(month.stored_usd)} a month"),
-        ("PUT, LIST", f"{month.puts_per_day:,.0f} a day, {_format_usd(month.puts_usd)} a month"),
-        ("GET, HEAD", f"{month.gets_per_day:,.0f} a day, {_format_usd(month.gets_usd)} a month, and those of readers"),
-        ("together", f"{_format_usd(month.total_usd)} a month"),
+        ("commits", f"{work.commits_per_day:,.0f} per day"),
+        ("tiering rounds", f"{work.rounds_per_day:,.0f} per day"),
+        ("stored", f"{stored}, {_format_usd(month.stored_usd)} per month"),
+        ("PUT, LIST", f"{month.puts_per_day:,.0f} per day, {_format_usd(month.puts_usd)} per month"),
+        ("GET, HEAD", f"{month.gets_per_day:,.0f} per day, {_format_usd(month.gets_usd)} per month, without readers"),
+        ("total", f"{_format_usd(month.total_usd)} per month"),
         ("prices", month.prices.name),
     ):
         console.print(f"{label:<15} {value}", markup=False)

@@ -17,11 +17,8 @@ from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.errors import (
-    InvalidOptionError,
-    count_of,
-)
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.errors import InvalidOptionError, count_of
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets
@@ -37,7 +34,7 @@ _COLUMNS: Final = click.option(
     metavar="COLUMN",
     multiple=True,
     callback=take_names,
-    help="Only these columns, with commas between them.",
+    help="Only these columns, separated by commas.",
 )
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
@@ -50,7 +47,7 @@ _ROWS_MAX: Final = 2**63 - 1
 streamhouse -w ./warehouse head sales.orders
 streamhouse -w ./warehouse head sales.orders -n 5 --columns order_id,amount --where "amount > 5 AND customer = 'ann'"
 
-# names with a $ need single quotes in a shell
+# a shell requires single quotes around names with a $
 streamhouse -w ./warehouse head 'sales.orders$lake'
 streamhouse -w ./warehouse head 'sales.orders$lake$files' --output json
 streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
@@ -66,9 +63,9 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
 def head(session: Session, table: str, limit: int, columns: list[str], where: str | None) -> None:
     """Print rows of a table or of one of its system tables.
 
-    NAME is a table (lake and log together) or a name with a suffix: $lake for tiered rows; $lake$snapshots and
-    $lake$files for the lake's own metadata; $changelog for every change with its offset; $buckets, $segments, $commits,
-    $schemas, $options and $tiering for the table's metadata; $partitions for its partitions; $history for its commits.
+    NAME is a table (lake and log together), or a table with a suffix: $lake for tiered rows; $lake$snapshots and
+    $lake$files for metadata of the lake; $changelog for every change with its offset; $buckets, $segments, $commits,
+    $schemas, $options and $tiering for metadata of the table; $partitions for partitions; $history for commits.
     """
     view = session.warehouse.view(table)
     session.output.rows(view.scan(columns=columns or None, filter=where or None, limit=limit).to_arrow())
@@ -87,7 +84,7 @@ streamhouse -w ./warehouse snapshots sales.orders --output json | jq .snapshot_i
 def snapshots(session: Session, table: str) -> None:
     """List the snapshots of a table's lake, oldest first.
 
-    Text shows the main columns; --output json shows all of them, with the summary of each snapshot.
+    Text output has the main columns; --output json has all columns, with the summary of each snapshot.
     """
     rows = session.warehouse.view(f"{table}$lake$snapshots").to_arrow()
     session.output.rows(rows if session.output.as_json else _summarize_snapshots(rows))
@@ -118,7 +115,7 @@ streamhouse -w ./warehouse segments sales.orders --output json | jq .size_bytes
 def segments(session: Session, table: str) -> None:
     """List the segments of a table's hot log.
 
-    Each segment holds a range of offsets of one bucket. A segment without a file is stored inside its commit record;
+    Each segment holds a range of offsets of one bucket. A segment without a file is stored in its commit record;
     maintenance moves it into a file.
     """
     session.output.rows(session.warehouse.view(f"{table}$segments").to_arrow())
@@ -140,18 +137,18 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
     default="latest",
     show_default=True,
     metavar="earliest|latest|TIME",
-    help="latest: rows from now on; earliest: all that the hot log holds; or rows committed at a moment or "
-    "later, as ISO-8601 with a zone or milliseconds since 1970.",
+    help="latest: new rows; earliest: all rows in the hot log; or rows committed at a time or later, in ISO 8601 with "
+    "a zone or in milliseconds since 1970.",
 )
-@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
-@click.option("-n", "--rows", "limit", type=click.IntRange(1, _ROWS_MAX), help="End after so many rows.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for new rows, until Ctrl-C.")
+@click.option("-n", "--rows", "limit", type=click.IntRange(1, _ROWS_MAX), help="End after this number of rows.")
 @_COLUMNS
 @click.pass_obj
 def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
     """Follow a table: print rows as they are written.
 
-    Each row has its bucket, offset and commit time, in order per bucket; for a primary-key table these are changes with
-    their kind. Rows trimmed from the hot log are in the lake: see `head`.
+    Rows have their bucket, offset and commit time, and are in order per bucket. A primary-key table shows changes with
+    their type. Rows that were trimmed from the hot log are in the lake: see `head`.
     """
     opened = session.warehouse.table(table)
     begin = _parse_start(start)
@@ -178,11 +175,11 @@ def _parse_start(text: str) -> Any:
     try:
         return dt.datetime.fromtimestamp(parse_timestamp_ms("--from", text, round_up=True) / 1000, dt.UTC)
     except (ValueError, OverflowError) as error:
-        raise InvalidOptionError(f"--from: {text} is no moment between the years 1 and 9999") from error
+        raise InvalidOptionError(f"--from is {text}, expected a time in the years 1 to 9999") from error
 
 
 def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the log and the change archive from ``start`` on, as of the call."""
+    """Yield the rows of the log and the change archive since ``start``, as of the call."""
     state = table.refresh()
     fields = metadata_fields(state, include_metadata=True)
     for bucket, first in start_offsets(state, start, table.storage).items():
@@ -192,7 +189,7 @@ def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) 
 
 
 class _TailPrinter:
-    """Prints batches as they arrive, one line per row, under a header sized for the first batch."""
+    """Prints batches as they arrive, one line per row, in columns as wide as in the first batch."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -227,7 +224,7 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
 streamhouse -w ./warehouse append sales.orders january.csv february.csv.gz --null NA
 generate-orders | streamhouse -w ./warehouse append sales.orders - --format json
 
-# a job that may run twice: the second run adds nothing
+# idempotent: a second run adds nothing
 streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly --txn-version 20260131
 """,
 )
@@ -247,14 +244,10 @@ streamhouse -w ./warehouse append sales.orders orders.csv --txn-app-id nightly -
     "null_texts",
     metavar="TEXT",
     multiple=True,
-    help="A text of a CSV field that means null, besides the empty one. May be given several times.",
+    help="A CSV value that means null, in addition to the empty value. May be given several times.",
 )
-@click.option(
-    "--txn-app-id", metavar="ID", help="The application: with --txn-version, the durable identity of this write."
-)
-@click.option(
-    "--txn-version", metavar="N", help="The version of the write; a version that was written before adds nothing."
-)
+@click.option("--txn-app-id", metavar="ID", help="With --txn-version: id of the application of an idempotent write.")
+@click.option("--txn-version", metavar="N", help="Version of the write; a version that is already stored adds nothing.")
 @click.pass_obj
 def append(
     session: Session,
@@ -267,12 +260,12 @@ def append(
 ) -> None:
     """Append the rows of files to a table, or upsert them by primary key.
 
-    Files are Parquet, Arrow, CSV, JSON Lines or a JSON array; - is standard input. All rows become visible in one
-    commit, or none. Columns match by name; a missing column gets its default, or null. Prints the offsets of the rows
-    per bucket, as half-open ranges.
+    Files are Parquet, Arrow, CSV, JSON Lines or a JSON array; - is standard input. All rows are written in one commit.
+    Columns match by name; a missing column gets its default, or null. Prints the offsets of the rows per bucket, as
+    half-open ranges.
     """
     if (txn_app_id is None) != (txn_version is None):
-        raise click.UsageError("--txn-app-id and --txn-version go together")
+        raise click.UsageError("--txn-app-id and --txn-version require each other; set both, or neither")
     named = {"txnAppId": txn_app_id, "txnVersion": txn_version}
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
@@ -289,7 +282,7 @@ def append(
 
 
 def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | None, output: Output) -> BucketOffsets:
-    """Stage the files piece by piece with bounded memory, and commit once. Upserts are one batch in memory."""
+    """Write the rows in one commit. Appended rows are staged with bounded memory; upserted rows are held in memory."""
     by_key = bool(table.state.primary_key)
     staged: list[StagedRows] = []
     upserted: list[pa.Table] = []
@@ -301,13 +294,13 @@ def _append_all(table: Table, files: Iterator[Any], transaction: Transaction | N
             for piece in iter_tables(file.batches):
                 piece = without_metadata(piece, schema.names)  # noqa: PLW2901 - the rows of the piece
                 rows, missing = convert_rows(piece, schema, table=table.name, older=table.state.schemas)
-                upserted.append(rows) if by_key else staged.append(table.stager().stage(rows, missing))
+                upserted.append(rows) if by_key else staged.append(table.log_writer.stager().stage(rows, missing))
                 progress.advance(task, piece.num_rows)
     if by_key:
         return table.upsert(pa.concat_tables([table.schema.empty_table(), *upserted]), transaction=transaction)
     if not staged:
         return table.append([], transaction=transaction)
-    return table.commit(merge_staged_rows(staged), transaction=transaction)
+    return table.log_writer.commit(merge_staged_rows(staged), transaction=transaction)
 
 
 def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, duplicate: bool) -> None:
@@ -317,7 +310,7 @@ def _print_offsets(output: Output, table: Table, offsets: BucketOffsets, *, dupl
 
     def render(console: Any) -> None:
         if duplicate:
-            console.print(f"{table.name}: this version was written before; nothing was added. Its rows are at:")
+            console.print(f"{table.name}: this version is already stored; nothing was added. Its rows are at:")
         else:
             unit = "change" if table.state.primary_key else "row"
             console.print(f"{table.name}: added {count_of(added, unit)}")

@@ -27,83 +27,85 @@ duckdb -c "INSTALL iceberg; LOAD iceberg;
   ATTACH '' AS sh (TYPE iceberg, ENDPOINT 'http://127.0.0.1:8181/iceberg', AUTHORIZATION_TYPE 'none');
   SELECT count(*) FROM sh.sales.orders"
 
-# rows over HTTP: durable when answered, and stored once however often this is retried with its key
+# write rows over HTTP; retries with the same key are stored once
 curl -X POST http://127.0.0.1:8181/api/v1/tables/sales.orders/rows -H 'Content-Type: application/json' \\
   -H 'Idempotency-Key: 8e03978e-40d5-43dd-bc93-6894a57f9324' -d '[{"order_id": 1, "customer": "ann", "amount": 9.5}]'
 
-# for other machines: TLS, and tokens (a line each: read TOKEN, or write TOKEN)
+# for other machines: TLS, and tokens (lines of "read TOKEN" or "write TOKEN")
 streamhouse -w s3://bucket/warehouse serve --host 0.0.0.0 --token-file tokens --tls-cert cert.pem --tls-key key.pem
 
 # bulk reads by Arrow Flight, in parallel
 streamhouse -w ./warehouse serve --flight-port 8815
 
-# rights by table, for services and for people of an identity provider, and a log of who did what
+# rights by table, for services and for users of an identity provider, and an audit log
 streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audit.log
 """,
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(0, _PORT_MAX), default=8181, show_default=True, help="0 takes a free one.")
+@click.option(
+    "--port", type=click.IntRange(0, _PORT_MAX), default=8181, show_default=True, help="0 selects a free port."
+)
 @click.option(
     "--flight-port",
     type=click.IntRange(0, _PORT_MAX),
     metavar="PORT",
-    help="Port of Arrow Flight for bulk reads; 0 takes a free one. Off by default.",
+    help="Port of Arrow Flight for bulk reads; 0 selects a free port. Off by default.",
 )
-@click.option("--token-file", metavar="FILE", help="Tokens that may read, or read and write. Without it everybody may.")
+@click.option(
+    "--token-file", metavar="FILE", help="Tokens that may read, or read and write. By default no token is needed."
+)
 @click.option(
     "--access", metavar="FILE", help="Clients, groups of an identity provider, and their rights by table; TOML."
 )
-@click.option("--audit-log", metavar="FILE", help="A line of JSON for each request that reads or writes a table.")
+@click.option("--audit-log", metavar="FILE", help="Write a line of JSON per request that reads or writes a table.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate chain, in PEM.")
-@click.option("--tls-key", metavar="FILE", help="Its private key, in PEM.")
+@click.option("--tls-key", metavar="FILE", help="Private key of the certificate, in PEM.")
 @click.option(
     "--allowed-host",
     metavar="NAME",
     multiple=True,
-    help="A name, beside localhost and addresses, that requests may have as Host, such as that of a proxy; * for all. "
-    "May be given several times.",
+    help="A Host that requests may have in addition to localhost and addresses, such as the name of a proxy; * for "
+    "any. May be given several times.",
 )
 @click.option(
     "--allowed-origin",
     metavar="ORIGIN",
     multiple=True,
-    help="An origin, beside the server's own, whose pages may use it, such as https://streams.example.com. May be "
-    "given several times.",
+    help="An origin whose pages may send requests, in addition to the server's own, such as "
+    "https://streams.example.com. May be given several times.",
 )
-@click.option("--insecure", is_flag=True, help="Listen for other machines without a token or TLS.")
+@click.option("--insecure", is_flag=True, help="Permit other machines without tokens or TLS.")
 @click.option(
     "--client-config",
     metavar="NAME=VALUE",
     multiple=True,
     callback=take_pairs,
-    help="A property that Iceberg clients get, such as s3.region=eu-west-1. Never credentials. May be given several "
-    "times.",
+    help="A property for Iceberg clients, such as s3.region=eu-west-1. Never credentials. May be given several times.",
 )
 @click.option(
     "--grace-minutes",
     type=click.IntRange(2, 7 * 24 * 60),
     default=60,
     show_default=True,
-    help="How long a query may read the hot rows that it began with.",
+    help="How long the files of a query's hot rows stay.",
 )
 @click.option(
     "--lake-after",
     type=click.FloatRange(0.1, 3600),
     metavar="SECONDS",
-    help="Answer with the lake alone, and a header Warning, where hot rows are not ready by then; by default engines "
-    "wait.",
+    help="Return the lake without hot rows, with a header Warning, if hot rows take longer. By default requests wait.",
 )
 @click.option(
     "--vend-role",
     metavar="ARN",
-    help="Give clients that may read a table credentials for its files alone, of this role of S3's; off by default.",
+    help="Vend credentials of this S3 role, restricted to the files of a table, to its readers. Off by default.",
 )
 @click.option(
     "--vend-minutes",
     type=click.IntRange(15, 720),
     default=60,
     show_default=True,
-    help="Lifetime of these credentials; the role must allow it.",
+    help="Lifetime of vended credentials, which the role must permit.",
 )
 @click.option("--check", is_flag=True, help="Check the options and the warehouse, and exit.")
 @click.pass_obj
@@ -132,8 +134,7 @@ def serve(
 
     Engines that use Iceberg's REST protocol see each table with its hot rows. /iceberg is the read-only catalog,
     /api/v1 reads and writes rows, Arrow Flight (--flight-port) serves bulk reads, /metrics is for Prometheus, and / is
-    a page. Nothing depends on this server, and any number of them may run: all shared state is in the warehouse. Runs
-    until Ctrl-C.
+    an overview. Several servers may run concurrently, because all shared state is in the warehouse. Runs until Ctrl-C.
     """
     from streamhouse_spark.serve.acl import Access, AccessOf, ReloadingAcl, parse_tokens
     from streamhouse_spark.serve.audit import AuditLog, require_writable
@@ -144,10 +145,10 @@ def serve(
     clock = session.warehouse.world.clock
     rights: AccessOf = Access
     if token_file is not None and access is not None:
-        raise InvalidOptionError("--token-file and --access exclude each other: give one file, of tokens or of rights")
+        raise InvalidOptionError("found --token-file and --access, expected at most one of them; leave one out")
     if token_file is not None:
         tokens = parse_tokens(token_file)
-        rights = lambda: tokens  # noqa: E731 - one of three
+        rights = lambda: tokens  # noqa: E731 - one of three alternatives
     elif access is not None:
         rights = ReloadingAcl(access, clock)
     listening = ListenAddress(host, port, flight_port, tls_cert, tls_key, insecure)
@@ -179,4 +180,4 @@ def serve(
     if not serve_until_stopped(session.warehouse, options, listening, announce):
         logging.shutdown()
         sys.stderr.flush()
-        os._exit(0)  # a gRPC thread waits for a client that consumes nothing, and would keep the process alive
+        os._exit(0)  # a gRPC thread that waits for an idle client would keep the process alive

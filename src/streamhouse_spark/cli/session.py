@@ -1,6 +1,6 @@
 """Common parts of all commands: shared options, help with examples, and errors as one line with an exit code.
 
-Exit codes: 0 success; 1 failure, with the reason on stderr; 2 wrong command line.
+Exit codes: 0 success; 1 failure, with the reason on stderr; 2 usage error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, quote, truncate_message
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ FORMATS: Final = ("text", "json")
 
 @dataclass(slots=True)
 class Session:
-    """Shared options of one call. Opens the warehouse on first use."""
+    """The shared options of one call."""
 
     location: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
@@ -49,12 +49,12 @@ class Session:
         location = self.location or os.environ.get(WAREHOUSE_VARIABLE, "")
         if not location.strip():
             raise click.UsageError(
-                f"no warehouse was given: use --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
+                f"found no warehouse; add --warehouse DIRECTORY-OR-URL (-w), or set {WAREHOUSE_VARIABLE}"
             )
         return location
 
     def open_table(self, name: str, action: str) -> Table:
-        """Return a table for an action, which is not for one of its system tables or branches."""
+        """Open a table for an action that its system tables and branches do not support."""
         parse_table_name(name).require_table(action)
         return self.warehouse.table(name)
 
@@ -67,7 +67,7 @@ class Session:
 
 
 class Failure(click.ClickException):
-    """Failure of a command: one line on stderr, exit code 1."""
+    """A failure of a command: one line on stderr, exit code 1."""
 
     exit_code = 1
 
@@ -76,25 +76,25 @@ class Failure(click.ClickException):
 
 
 def fail_for(opened: TableBatch) -> None:
-    """Exit with code 1 if a table failed, after all tables were processed."""
+    """Raise `Failure` if the command failed for a table."""
     if opened.failed:
         raise Failure("; ".join(f"{name}: {error}" for name, error in opened.failed.items()))
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on stderr unless the answer was given with ``--yes``. Raises `click.Abort`."""
+    """Ask for confirmation on stderr, unless ``yes`` is set. Raises `click.Abort`."""
     if not yes and not click.confirm(question, err=True):
         raise click.Abort
 
 
 class _TableName(click.types.StringParamType):
-    """The name of a table. The shell completes it with those of the warehouse."""
+    """The name of a table, which the shell completes from the tables of the warehouse."""
 
     def shell_complete(self, ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
             tables = (ctx.find_object(Session) or Session()).warehouse.tables()
         except (StreamhouseError, click.ClickException):
-            return []  # the shell has no place for errors
+            return []  # a shell cannot show errors
         return [CompletionItem(table) for table in tables if table.startswith(incomplete)]
 
 
@@ -123,11 +123,11 @@ class Command(click.Command):
 
 
 _ARGUMENT: Final = re.compile(r"(?<![\w.-])(?P<name>[a-z_]+)=(?:True\b|'(?P<value>[^']*)'|\[\.\.\.\]|\.\.\.|(?!['\w]))")
-"""An argument of Python in an error text, such as ``if_not_exists=True``, ``to=`` or ``format='paimon'``."""
+"""A Python argument in an error, such as ``if_not_exists=True``, ``to=`` or ``format='paimon'``."""
 
 
 def _name_options(text: str, command: click.Command) -> str:
-    """Replace arguments of Python in an error text by the options of the command with the same meaning."""
+    """Replace Python arguments in an error by the equivalent options of the command."""
     options = {option.name: max(option.opts, key=len) for option in command.params if isinstance(option, click.Option)}
 
     def option_of(match: re.Match[str]) -> str:
@@ -139,7 +139,7 @@ def _name_options(text: str, command: click.Command) -> str:
 
 @contextmanager
 def usage_in_one_line() -> Iterator[None]:
-    """Shorten usage errors, which repeat the given values, to the length of the package's own errors."""
+    """Shorten usage errors, which contain the values of the user, to the maximum length of `StreamhouseError`."""
     try:
         yield
     except click.UsageError as error:
@@ -147,7 +147,7 @@ def usage_in_one_line() -> Iterator[None]:
 
 
 def require_text(ctx: click.Context, words: Sequence[str]) -> None:
-    """Raise `click.UsageError` for bytes that are not UTF-8: names, values and output cannot contain them."""
+    """Raise `click.UsageError` for a word that is not UTF-8, which names, values and output cannot contain."""
     for word in words:
         try:
             word.encode()
@@ -175,7 +175,7 @@ def _shared_options() -> list[click.Parameter]:
         click.Option(
             ["-o", "--output"],
             type=click.Choice(FORMATS),
-            help="text for people (the default), or json: JSON Lines for rows, one document for the rest.",
+            help="text (the default), or json: JSON Lines for rows, one document otherwise.",
             expose_value=False,
             callback=_take_format,
         ),
@@ -191,7 +191,7 @@ def _shared_options() -> list[click.Parameter]:
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options to the group itself, so that they may also precede the command."""
+    """Add the shared options to the group, so that they may also precede the command."""
     function.__dict__.setdefault("__click_params__", []).extend(reversed(_shared_options()))
     return function
 
@@ -211,7 +211,7 @@ def _take_settings(ctx: click.Context, param: click.Parameter, value: Sequence[s
 
 
 def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, str]:
-    """Return ``KEY=VALUE`` texts as a mapping. Raises `click.BadParameter` without showing the value."""
+    """Parse ``KEY=VALUE`` strings. Raises `click.BadParameter` without the value, which may be a credential."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -222,31 +222,31 @@ def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, st
 
 
 def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
-    """Callback of options with ``KEY=VALUE`` values."""
+    """Callback of ``KEY=VALUE`` options."""
     return parse_pairs(value, param)
 
 
 def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
-    """Callback of ``COLUMN=VALUE`` arguments: values are literal, including spaces, and names must be unique."""
+    """Callback of ``COLUMN=VALUE`` arguments, which retain spaces in values. Columns must be unique."""
     names = [text.partition("=")[0].strip() for text in value]
     for name in names:
         if names.count(name) > 1:
-            raise click.BadParameter(f"{name[:60]!r} is there twice; name it once", param=param)
+            raise click.BadParameter(f"{name[:60]!r} occurs twice; name it once", param=param)
     return dict(zip(parse_pairs(value, param), (text.partition("=")[2] for text in value), strict=True))
 
 
 TABLE: Final = click.argument("table")
-YES: Final = click.option("--yes", is_flag=True, help="Do not ask.")
+YES: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
 
 def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
-    """Callback of options with names, repeated or separated by commas."""
+    """Callback of options with names that are separated by commas, or in several options."""
     return [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
 def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
-    """Callback of options with partition fields, like `take_names`: ``truncate(4, a),b``."""
+    """Callback of options with partition fields, such as ``truncate(4, a),b``."""
     from streamhouse_spark.schema.partitioning import split_fields
 
     return [field for text in value for field in split_fields(text) if field]

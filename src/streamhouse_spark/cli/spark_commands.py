@@ -1,4 +1,4 @@
-"""Commands around Spark: ``refresh``, ``pause`` and ``resume`` of materialized tables, ``demo``, and ``jar``."""
+"""Commands for Spark: ``refresh``, ``pause`` and ``resume`` of materialized tables, ``demo``, and ``jar``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamhouse_spark.cli.session import Command, Failure, Session
 from streamhouse_spark.cli.spark_session import open_spark, require_java, translate_spark_errors
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.clock import SystemClock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path, require_catalog_name
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, count_of
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _VIEWS: Final = click.argument("views", nargs=-1, required=True)
 DEFAULT_LOCATION: Final = "demo-warehouse"
 _JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Options against JIT optimisation, which costs more than it gains in a JVM that lives for a minute."""
-_NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
+"""Reduce JIT compilation, which costs more than it saves in a JVM that runs for a minute."""
+_NOT_INSTALLED: Final = "the demo requires {}, which is not installed; run: pip install 'streamhouse-spark[demo]'"
 
 
 @click.command(
@@ -36,23 +36,23 @@ _NOT_INSTALLED: Final = "the demo needs {}, which is not installed; run: pip ins
     examples="""
 streamhouse -w ./warehouse refresh gold.revenue --master 'local[4]'
 
-# several in one session of Spark; JSON for scripts
+# several views in one Spark session; JSON for scripts
 streamhouse -w s3://bucket/warehouse refresh gold.revenue gold.visitors --master 'local[*]' --output json
 """,
 )
 @_VIEWS
-@click.option("--spark", "on_spark", is_flag=True, help="Run with the master of Spark's own configuration.")
+@click.option("--spark", "on_spark", is_flag=True, help="Run with the master of Spark's configuration.")
 @click.option("--master", metavar="URL", help="Run with this master, such as local[*].")
 @click.pass_obj
 def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: str | None) -> None:
     """Refresh materialized tables from their sources, on Spark.
 
-    Refreshes the VIEWS named, including paused ones, one after the other, each in all of its steps. Spark runs their
-    queries, so this needs --master or --spark. A refresh without new source rows commits nothing: repeating it is
-    harmless, and so is a concurrent service. The first error ends the command; completed refreshes stay.
+    Refreshes the VIEWS, also paused views, one after another and completely. Their queries run on Spark, so this
+    requires --master or --spark. A refresh without new source rows commits nothing. The command may be repeated, and
+    may run concurrently with a service. The first error ends the command; completed refreshes stay.
     """
     if not (on_spark or master):
-        raise InvalidOptionError("refresh needs Spark, which runs the queries: give --master 'local[*]', or --spark")
+        raise InvalidOptionError("refresh requires Spark, which runs the queries; add --master 'local[*]', or --spark")
     names = [table.name for table in _open_views(session, views, "refresh")]
     catalog_of = session.warehouse_location, session.settings
     spark = open_spark("streamhouse refresh", master, catalog_of=catalog_of)
@@ -83,8 +83,8 @@ streamhouse -w ./warehouse resume gold.revenue
 def pause(session: Session, views: Sequence[str]) -> None:
     """Pause refreshes of materialized tables by services, until resume.
 
-    Applies to all services on all hosts; each checks it before its next step. It is one commit per view of VIEWS, and
-    none for a paused view. `streamhouse refresh` refreshes paused views too. Needs no Spark.
+    Applies to all services on all hosts before their next step. `streamhouse refresh` also refreshes paused views. Does
+    not need Spark.
     """
     _set_each(session, views, "pause", pause_refreshes)
 
@@ -102,17 +102,13 @@ streamhouse -w ./warehouse resume gold.revenue gold.visitors --output json
 def resume(session: Session, views: Sequence[str]) -> None:
     """Resume refreshes of materialized tables by services.
 
-    Services continue at the versions of the VIEWS, within seconds. It is one commit per view, and none for a view that
-    is not paused. Needs no Spark.
+    Within seconds, services continue from the source versions of each view. Does not need Spark.
     """
     _set_each(session, views, "resume", resume_refreshes)
 
 
 def _open_views(session: Session, names: Sequence[str], verb: str) -> list[Table]:
-    """Return the distinct tables of views.
-
-    Raises `InvalidOptionError` for a table that is not a view, before any view is changed.
-    """
+    """Open the distinct views. Raises `InvalidOptionError` for a table that is not a view."""
     paths = dict.fromkeys(str(parse_table_name(name).require_table(verb)) for name in names)
     warehouse = session.warehouse
     tables = [warehouse.table(path) for path in paths]
@@ -135,7 +131,7 @@ def _print_refresh(session: Session, name: str, report: RefreshReport) -> None:
     because = f"; the whole query was computed: {report.whole_because}" if report.whole_because else ""
     text = f"{name}: {count_of(report.rows_written, 'row')} written, {report.rows_deleted:,} deleted{steps}{because}"
     if not report.changed:
-        text = f"{name} has all rows of its sources"
+        text = f"{name} is up to date"
     session.output.sentence({"view": name, **{field: getattr(report, field) for field in fields}}, text)
 
 
@@ -148,19 +144,19 @@ streamhouse demo --fast
 streamhouse demo --warehouse /tmp/flights --rows 50000
 """,
 )
-@click.option("--fast", is_flag=True, help="Let the flights stream in within 15 seconds instead of 80.")
-@click.option("--rows", type=click.IntRange(min=1), help="Only so many flights.")
-@click.option("--seconds", type=click.IntRange(min=1), help="How long the flights take to stream in.")
+@click.option("--fast", is_flag=True, help="Stream the flights within 15 seconds instead of 80.")
+@click.option("--rows", type=click.IntRange(min=1), help="Number of flights; all by default.")
+@click.option("--seconds", type=click.IntRange(min=1), help="Duration of the stream.")
 @click.pass_obj
 def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None) -> None:
     """Stream real flights into a table, tier and query them.
 
     The 336,776 flights that left New York in 2013 arrive as a stream, in the order of their departure. A Structured
     Streaming job writes them into air.flights, a tiering service moves them into an Iceberg table, and Spark queries
-    both all the while. At the end the demo proves that every row is there exactly once, everywhere.
+    the table meanwhile. At the end, the demo proves that every read returns every row exactly once.
 
-    Creates a new warehouse, ./demo-warehouse or the one of --warehouse, and replaces only an earlier demo. Needs Java
-    17 or newer. Exit code 1 if a proof fails.
+    Creates the warehouse ./demo-warehouse, or that of --warehouse, and replaces only an earlier demo. Requires Java 17
+    or later. Exit code 1 if a proof fails.
     """
     location = session.location or str(Path(DEFAULT_LOCATION).absolute())
     clock = SystemClock()
@@ -195,7 +191,7 @@ def _spark_config(scratch: str) -> dict[str, str]:
     return {
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "2",
-        # Few rows and many small plans: compiling a plan costs more than interpreting it.
+        # Compiling the many small plans costs more than interpreting them.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.warehouse.dir": os.path.join(scratch, "spark-warehouse"),  # noqa: PTH118 - text for Spark
@@ -206,7 +202,7 @@ def _spark_config(scratch: str) -> dict[str, str]:
 def _say_farewell(view: Any, table: Table, duration_ms: int) -> None:
     from streamhouse_spark.demo.display import locations, suggestions
 
-    view.say(f"\nall of it in {duration_ms / 1000:.0f} seconds; here it lies:")
+    view.say(f"\ncompleted in {duration_ms / 1000:.0f} seconds; the files are at:")
     for name, place in locations(table).items():
         view.say(f"  {name:<11} {place}")
     view.say("\ntry next:")
@@ -223,14 +219,14 @@ streamhouse -w /data/warehouse jar --options
 streamhouse -w s3://bucket/warehouse jar --options --catalog lakehouse
 """,
 )
-@click.option("--options", "as_options", is_flag=True, help="The --jars and --conf options of the catalog as a whole.")
+@click.option("--options", "as_options", is_flag=True, help="Print all --jars and --conf options of the catalog.")
 @click.option("--catalog", default="streamhouse", show_default=True, help="The catalog's name in SQL.")
 @click.pass_obj
 def jar(session: Session, *, as_options: bool, catalog: str) -> None:
     """Print the path of the SQL catalog's jar.
 
-    With --options, print everything that a session needs: the jar, the catalog class, and the warehouse if one is
-    given. Use it in $(…) after spark-sql, spark-submit or start-connect-server.sh.
+    With --options, print all options of a session: the jar, the catalog class, and the warehouse of --warehouse. Use
+    it in $(…) after spark-sql, spark-submit or start-connect-server.sh.
     """
     require_catalog_name(catalog)
     path = jar_path()

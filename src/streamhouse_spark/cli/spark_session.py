@@ -1,4 +1,4 @@
-"""Spark session of the commands that need one. The only module of the command line that imports PySpark."""
+"""Spark sessions of commands. The only module of the command line that imports PySpark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG_SETTINGS = Path(__file__).with_name("spark_log.properties")
-"""Logs errors only: the command prints its own messages."""
+"""Configures Spark to log errors only, because the command prints its own messages."""
 
 
 def open_spark(
@@ -31,16 +31,16 @@ def open_spark(
 ) -> SparkSession:
     """Open a session whose local workers run this Python, and which logs errors only.
 
-    ``catalog_of`` are location and settings of a warehouse for the catalog ``streamhouse``. It must be set from the
-    start: a jar that is added later is unknown to other threads. Raises `MissingExtraError`, naming the package to
-    install, if Java or PySpark is missing.
+    ``catalog_of`` is the location and the settings of a warehouse for the catalog ``streamhouse``. The catalog must be
+    configured at the start, because a jar that is added later is unknown to other threads. Raises `MissingExtraError`
+    if Java or PySpark is missing.
     """
     require_java()
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f'this needs Spark, and {error.name} is not installed; run: pip install "streamhouse-spark[spark,iceberg]"'
+            f'Spark requires {error.name}, which is not installed; run: pip install "streamhouse-spark[spark,iceberg]"'
         ) from error
     use_python(sys.executable, {"spark.master": master} if master else {}, os.environ)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -61,7 +61,7 @@ def open_spark(
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Raise Spark errors as ours, which the command line prints without a traceback."""
+    """Convert Spark errors to `StreamhouseError`, which the command line prints without a traceback."""
     from pyspark.errors import PySparkException
 
     try:

@@ -1,4 +1,4 @@
-"""Commands of tables: ``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``undrop``, ``truncate``."""
+"""Commands for tables: ``ls``, ``describe``, ``create``, ``alter``, ``rename``, ``drop``, ``undrop``, ``truncate``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pyarrow as pa
 from rich.console import Console
 
 from streamhouse_spark.cli.output import rich_table
-from streamhouse_spark.cli.overview_commands import parse_prices, render_costs
+from streamhouse_spark.cli.overview_commands import PRICES, parse_prices, render_costs
 from streamhouse_spark.cli.session import (
+    DRY_RUN,
     TABLE,
     YES,
     Command,
@@ -25,26 +26,20 @@ from streamhouse_spark.cli.session import (
     take_pairs,
 )
 from streamhouse_spark.config.table_properties import view_facts
-from streamhouse_spark.core.paths import parse_database, parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.write.file_readers import CsvOptions, file_format, open_rows
 
-_LISTED = pa.schema([
-    ("table", pa.string()),
-    ("columns", pa.int32()),
-    ("buckets", pa.int32()),
-    ("rows", pa.int64()),
-    ("lake_rows", pa.int64()),
-    ("lag", pa.int64()),
-])  # fmt: skip
+_LISTED = TableSchema.of("table STRING, columns INT, buckets INT, rows BIGINT, lake_rows BIGINT, lag BIGINT").arrow
 
 
 @click.command(
@@ -58,13 +53,13 @@ streamhouse -w ./warehouse ls --dropped
 """,
 )
 @click.argument("database", required=False)
-@click.option("--dropped", is_flag=True, help="List the dropped tables that `streamhouse undrop` can bring back.")
+@click.option("--dropped", is_flag=True, help="List the dropped tables that `streamhouse undrop` can restore.")
 @click.pass_obj
 def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     """List the tables of a warehouse, or of one DATABASE.
 
-    rows counts the rows written since the table was created or truncated, without those of dropped partitions;
-    lake_rows counts tiered rows, and lag those only in the hot log.
+    rows counts the rows written since creation or the last truncation, without rows of dropped partitions; lake_rows
+    counts tiered rows; lag counts rows that are only in the hot log.
     """
     warehouse = session.warehouse
     if dropped:
@@ -75,7 +70,7 @@ def ls(session: Session, database: str | None, *, dropped: bool) -> None:
     session.output.records(sorted(rows, key=lambda row: str(row["table"])), _LISTED)
     fail_for(opened)
     if not rows:
-        session.output.remark(f"no tables in {warehouse.url}; `streamhouse create --help` shows how to make one")
+        session.output.remark(f"no tables in {warehouse.url}; create one with `streamhouse create`")
 
 
 def _describe_table(table: Table) -> Mapping[str, Any]:
@@ -103,26 +98,18 @@ streamhouse -w s3://lake/warehouse describe sales.orders --costs
 )
 @TABLE
 @click.option("--costs", is_flag=True, help="Estimate requests and dollars on an object store instead.")
-@click.option(
-    "--price",
-    "prices",
-    metavar="NAME=USD",
-    multiple=True,
-    callback=take_pairs,
-    help="A price for --costs: puts_usd_per_1000, gets_usd_per_1000, stored_usd_per_gib_month. May be given several "
-    "times; the others are list prices of Amazon S3.",
-)
+@PRICES
 @click.pass_obj
 def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, str]) -> None:
     """Describe a table: columns, properties, buckets, lake and lag.
 
     log_start and log_end are the offsets [start, end) in the hot log; rows below lake_offset are in the lake.
 
-    With --costs, show the monthly requests and dollars, from the commits and tiering rounds of the last day. Queries
-    and streams are not recorded and not included: each poll of a waiting reader is one more GET.
+    With --costs, estimate the monthly requests and dollars from the commits and tiering rounds of the last day. Queries
+    and streams are not recorded and not included: each poll of a waiting reader is one GET.
     """
     if prices and not costs:
-        raise click.UsageError("--price needs --costs")
+        raise click.UsageError("--price requires --costs")
     opened = session.warehouse.table(table)
     if costs:
         estimate = opened.costs(parse_prices(prices))
@@ -134,7 +121,7 @@ def describe(session: Session, table: str, *, costs: bool, prices: Mapping[str, 
 
 
 def build_description(table: Table, failures: Sequence[TieringFailure] | None = None) -> dict[str, Any]:
-    """Return the description as a JSON document. Reads the recorded ``failures`` unless they are given."""
+    """Return the description as a JSON document. Reads the recorded ``failures`` if they are None."""
     state = table.state
     lags = bucket_lags(state)
     lake = state.lake
@@ -170,7 +157,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
 
 
 def _describe_archive(table: Table) -> dict[str, Any] | None:
-    """Describe the changes that are retained longer than the log; None if there are none."""
+    """Describe the change archive; None if it is empty."""
     pages = table.state.archive.pages
     if not pages:
         return None
@@ -191,17 +178,17 @@ def _render_description(
         ("table", table.name),
         ("uuid", table.uuid),
         ("files", log_url(table)),
-        *([("refreshes", "paused" if view["paused"] else f"each {view['freshness_s']:g} s")] if view else []),
-        ("primary key", ", ".join(table.state.primary_key) or "none: rows are appended"),
+        *([("refreshes", "paused" if view["paused"] else f"every {view['freshness_s']:g} s")] if view else []),
+        ("primary key", ", ".join(table.state.primary_key) or "none (log table)"),
         ("partitioned by", ", ".join(description["partition_by"]) or "nothing"),
-        ("bucket key", ", ".join(table.properties.bucket_key) or "none: each batch goes to one bucket"),
+        ("bucket key", ", ".join(table.properties.bucket_key) or "none (one bucket per batch)"),
         (
             "changes" if table.state.primary_key else "rows",
-            f"{description['rows']:,}, of which the lake holds {lake['rows']:,} (lag {description['lag']:,})",
+            f"{description['rows']:,}, {lake['rows']:,} of them in the lake (lag {description['lag']:,})",
         ),
-        ("older changes", f"{archive['changes']:,}, {count_of(archive['bytes'], 'byte')}" if archive else "none kept"),
+        ("older changes", f"{archive['changes']:,}, {count_of(archive['bytes'], 'byte')}" if archive else "none"),
         ("lake", f"{lake['format']}, {lake['location']}" if lake["enabled"] else "none (table.datalake.enabled=false)"),
-        ("lake snapshot", lake["snapshot_id"] or "none yet: `streamhouse tier` makes one"),
+        ("lake snapshot", lake["snapshot_id"] or "none yet; run `streamhouse tier`"),
         ("last commit", description["commit"]),
         *((failure.work, failure.describe(table.state, now_ms)) for failure in failures),
     ):
@@ -235,21 +222,21 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
 """,
 )
 @TABLE
-@click.option("--schema", metavar="DDL", help="The columns as Spark SQL writes them.")
-@click.option("--like", metavar="FILE", help="Take the columns of a Parquet, Arrow, CSV or JSON file.")
+@click.option("--schema", metavar="DDL", help="The columns in Spark SQL.")
+@click.option("--like", metavar="FILE", help="Use the columns of a Parquet, Arrow, CSV or JSON file.")
 @click.option(
     "--partition-by",
     metavar="FIELD",
     multiple=True,
     callback=take_fields,
-    help="Partition columns and transforms of columns, such as 'days(at)', with commas between them.",
+    help="Partition columns and transforms of columns, such as 'days(at)', separated by commas.",
 )
 @click.option(
     "--primary-key",
     metavar="COLUMN",
     multiple=True,
     callback=take_names,
-    help="The columns that tell rows apart, with commas between them: rows are upserted by it.",
+    help="The columns that identify a row, separated by commas. Rows are upserted by them.",
 )
 @click.option("--buckets", type=click.IntRange(min=1), help="Number of buckets of the log (bucket.num, default 1).")
 @click.option(
@@ -281,7 +268,7 @@ def create(
     shows the properties of a table. Every table has a lake unless table.datalake.enabled=false.
     """
     if (schema is None) == (like is None):
-        raise click.UsageError("give the columns with either --schema or --like")
+        raise click.UsageError("expected the columns, in either --schema or --like")
     created = session.warehouse.create_table(
         table,
         schema if schema is not None else _read_schema(str(like)),
@@ -319,7 +306,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     "added",
     metavar="DDL",
     multiple=True,
-    help="A new column as Spark SQL writes it, behind all others, or s.x INT inside one. May be given several times.",
+    help="Append a column, in Spark SQL, or a nested field such as s.x INT. May be given several times.",
 )
 @click.option(
     "--rename-column",
@@ -327,7 +314,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     metavar="NAME=NEW",
     multiple=True,
     callback=take_pairs,
-    help="Give a column another name. May be given several times; all at once, so two may swap.",
+    help="Rename a column. May be given several times; two columns may swap names.",
 )
 @click.option(
     "--drop-column",
@@ -342,7 +329,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     metavar="COLUMN=TYPE",
     multiple=True,
     callback=take_pairs,
-    help="Give a column a type that holds all its values, such as bigint. May be given several times.",
+    help="Change a column to a wider type, such as bigint. May be given several times.",
 )
 @click.option(
     "--comment",
@@ -350,7 +337,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     metavar="COLUMN=TEXT",
     multiple=True,
     callback=take_pairs,
-    help="Set a column's comment; the table's own is --set comment=TEXT. May be given several times.",
+    help="Set a column's comment. The table's comment is --set comment=TEXT. May be given several times.",
 )
 @click.option(
     "--default",
@@ -358,7 +345,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     metavar="COLUMN=SQL",
     multiple=True,
     callback=take_pairs,
-    help="What new rows that lack a column have in it, such as country=\"'CH'\", or NULL. May be given several times.",
+    help="Set a column's default for new rows, such as country=\"'CH'\", or NULL. May be given several times.",
 )
 @click.option(
     "--set",
@@ -392,13 +379,15 @@ def alter(
 ) -> None:
     """Change a table's columns and properties atomically.
 
-    New columns must be nullable, and are null in existing rows, whatever their default. Renaming, dropping or widening
-    a column ends streams and tails that read it; restart them to continue. The lake follows with the next tiering
-    round. bucket.num, bucket.key and table.datalake.format are fixed at creation, because they determine the layout.
+    New columns must be nullable. They are null in existing rows, even if they have a default. Renaming, dropping or
+    widening a column ends streams and tails that read it; restart them to continue. The lake's columns change in the
+    next tiering round. bucket.num, bucket.key and table.datalake.format are fixed at creation.
     """
     are_columns = any((added, renamed, dropped, widened, comments, defaults))
     if not (are_columns or changed or removed):
-        raise click.UsageError("nothing to change: give columns, --comment, --set KEY=VALUE or --unset KEY; see --help")
+        raise click.UsageError(
+            "found no change, expected columns, --comment, --set KEY=VALUE or --unset KEY; see --help"
+        )
     opened = session.warehouse.table(table)
     opened.alter(
         add_columns=", ".join(added) or None,
@@ -428,10 +417,10 @@ streamhouse -w ./warehouse rename sales.orders archive.orders
 @click.argument("new_name")
 @click.pass_obj
 def rename(session: Session, table: str, new_name: str) -> None:
-    """Rename a table, also into another database.
+    """Rename a table, also to another database.
 
-    Rows, offsets and the lake table stay where they are, and the old name is free at once. Streams that use the old
-    name end, and continue under the new name from their checkpoint.
+    Rows, offsets and the lake table do not move, and the old name is free immediately. Streams that use the old name
+    end; restart them with the new name to continue from their checkpoint.
     """
     session.warehouse.rename_table(table, new_name)
     renamed = session.warehouse.table(new_name)
@@ -448,14 +437,14 @@ streamhouse -w ./warehouse drop sales.orders --yes
 )
 @TABLE
 @YES
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@DRY_RUN
 @click.option("--if-exists", is_flag=True, help="Succeed if the table does not exist.")
 @click.pass_obj
 def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: bool) -> None:
     """Drop a table and its lake table after confirmation.
 
-    An adopted lake table stays, with all rows in it. The name is free at once. `streamhouse maintain` deletes the files
-    at least a day after the drop; until then `streamhouse undrop` restores the table.
+    An adopted lake table stays, with all tiered rows. The name is free immediately. `streamhouse maintain` deletes the
+    files at least a day after the drop; until then `streamhouse undrop` restores the table.
     """
     warehouse = session.warehouse
     parse_table_name(table).require_table("drop")
@@ -467,7 +456,7 @@ def drop(session: Session, table: str, *, yes: bool, dry_run: bool, if_exists: b
     in_lake = f"{facts['lake']['rows']:,} of them in {facts['lake']['location']}"
     subject = f"{opened.name} with {count_of(facts['rows'], 'row')} ({in_lake})"
     if opened.properties.datalake_adopted is not None:
-        subject += "; the lake table was adopted and stays, with all rows in it"
+        subject += "; the adopted lake table stays, with all tiered rows"
     if dry_run:
         session.output.sentence({**facts, "dropped": False}, f"would drop {subject}")
         return
@@ -486,13 +475,13 @@ streamhouse -w ./warehouse truncate sales.orders --yes
 )
 @TABLE
 @YES
-@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@DRY_RUN
 @click.pass_obj
 def truncate(session: Session, table: str, *, yes: bool, dry_run: bool) -> None:
     """Remove all rows of a table after confirmation, and keep the table.
 
-    Reads return no rows at once, and open streams fail with a message. The next tiering round empties the lake table,
-    whose older snapshots stay readable until they expire.
+    Reads return no rows immediately, and open streams fail. The next tiering round empties the lake table; its older
+    snapshots stay readable until they expire.
     """
     opened = session.open_table(table, "truncate")
     facts = build_description(opened)
@@ -523,7 +512,7 @@ def _list_dropped(session: Session, database: str | None) -> None:
     ]
     session.output.records(rows, _DROPPED)
     if not rows:
-        session.output.remark(f"no dropped table in {session.warehouse.url} can be brought back")
+        session.output.remark(f"no dropped table in {session.warehouse.url} can be restored")
 
 
 @click.command(
@@ -536,7 +525,7 @@ streamhouse -w ./warehouse undrop sales.orders --to sales.orders_before
 """,
 )
 @TABLE
-@click.option("--uuid", help="Which one, if several tables were dropped under this name. Default: the last.")
+@click.option("--uuid", help="Select a table, if several tables of this name were dropped. Default: the last.")
 @click.option("--to", metavar="NAME", help="The name of the restored table. Default: its former name.")
 @click.pass_obj
 def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) -> None:
@@ -547,4 +536,4 @@ def undrop(session: Session, table: str, *, uuid: str | None, to: str | None) ->
     opened = session.warehouse.undrop_table(table, uuid=uuid, to=to)
     rows = count_of(opened.state.num_rows, "change" if opened.state.primary_key else "row")
     facts = {"table": opened.name, "uuid": opened.uuid, "rows": opened.state.num_rows}
-    session.output.sentence(facts, f"{opened.name} is back, with {rows}")
+    session.output.sentence(facts, f"restored {opened.name} with {rows}")

@@ -18,6 +18,7 @@ from streamhouse_spark.cli.output import Output, log_to_stderr
 from streamhouse_spark.cli.session import Command, Session, fail_for
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.errors import InvalidOptionError, count_of
+from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import TableBatch
 
@@ -30,35 +31,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_TIERED: Final = pa.schema([
-    ("table", pa.string()),
-    ("rows", pa.int64()),
-    ("files", pa.int64()),
-    ("size_bytes", pa.int64()),
-    ("snapshots", pa.list_(pa.int64())),
-    ("duration_ms", pa.int64()),
-    ("healed_rows", pa.int64()),
-])  # fmt: skip
+_TIERED: Final = TableSchema.of(
+    "table STRING, rows BIGINT, files BIGINT, size_bytes BIGINT, snapshots ARRAY<BIGINT>, duration_ms BIGINT, "
+    "healed_rows BIGINT"
+).arrow
 
 
 @click.command(
     "tier",
     cls=Command,
     examples="""
-# everything that was written before now is in the lake when this returns
+# all rows written before the call are in the lake when the command returns
 streamhouse -w ./warehouse tier --once
 streamhouse -w ./warehouse tier --once sales.orders --output json
 
-# a service that keeps each table as fresh as its table.datalake.freshness says, until Ctrl-C
+# a service that tiers each table as often as its table.datalake.freshness requires, until Ctrl-C
 streamhouse -w ./warehouse tier
 
-# the same in a container: probes and Prometheus' metrics at port 9464
+# the service in a container: probes and metrics for Prometheus at port 9464
 streamhouse -w s3://bucket/warehouse tier --listen 0.0.0.0:9464
 
 # a service that sends an OpenLineage event for each round
 streamhouse -w s3://bucket/warehouse tier --lineage http://marquez:5000/api/v1/lineage
 
-# the same on Spark, which writes the files on its executors
+# the service on Spark, whose executors write the files
 streamhouse -w s3://bucket/warehouse tier --master 'local[4]'
 
 # also refresh materialized tables as often as their freshness requires
@@ -69,19 +65,19 @@ streamhouse -w s3://bucket/warehouse tier --master 'local[4]' --views
 @click.option(
     "--once", is_flag=True, help="Run one round, and exit when all rows written before the call are in the lake."
 )
-@click.option("--spark", "on_spark", is_flag=True, help="Run on Spark, with the master of its own configuration.")
+@click.option("--spark", "on_spark", is_flag=True, help="Run on Spark with the master of Spark's configuration.")
 @click.option("--master", metavar="URL", help="Run on Spark with this master, such as local[*].")
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    help="Answer /livez, /readyz and /metrics (Prometheus) here while the service runs. Shows names of tables.",
+    help="Serve /livez, /readyz and /metrics (Prometheus) at this address. The metrics show table names.",
 )
 @click.option(
     "--lineage",
     metavar="URL|FILE",
-    help="Send events of OpenLineage about the service's rounds there; with OPENLINEAGE_API_KEY as the bearer token.",
+    help="Send OpenLineage events about tiering rounds to this URL, with OPENLINEAGE_API_KEY as bearer token, or file.",
 )
-@click.option("--views", is_flag=True, help="Also refresh materialized tables. On Spark alone.")
+@click.option("--views", is_flag=True, help="Also refresh materialized tables. Requires Spark.")
 @click.pass_obj
 def tier(
     session: Session,
@@ -96,12 +92,12 @@ def tier(
 ) -> None:
     """Move rows from the hot logs into the lakes.
 
-    Works on all TABLES of the warehouse that have a lake, or on those named. Any number of these commands may run at
-    once: each round's commit is fenced. The service also maintains the tables, like `streamhouse maintain`. Runs in
+    Works on the given TABLES, or else on all tables with a lake. The command may run on several hosts concurrently,
+    because each round's commit is fenced. The service also maintains the tables, like `streamhouse maintain`. Runs in
     this process; use --spark or --master for large tables.
 
-    With --views the service also refreshes the materialized tables of the warehouse, or those among TABLES, one at a
-    time next to the rounds, the longest overdue first. Their queries run on Spark, so it needs --spark or --master.
+    With --views, the service also refreshes the materialized tables among them, one at a time, the longest overdue
+    first. Their queries run on Spark, so this requires --spark or --master.
     """
     from streamhouse_spark.service.endpoint import parse_address
     from streamhouse_spark.service.openlineage import create_listener
@@ -110,10 +106,10 @@ def tier(
     for option, is_given in (("--listen", listen is not None), ("--lineage", lineage is not None), ("--views", views)):
         if is_given and once:
             raise InvalidOptionError(
-                f"{option} is for the service: leave out --once to run the service until it is stopped"
+                f"found {option} and --once, and {option} requires the service; leave out --once to run the service"
             )
     if views and not (on_spark or master):
-        raise InvalidOptionError("--views needs Spark, which runs the queries: give --master 'local[*]', or --spark")
+        raise InvalidOptionError("--views requires Spark, which runs the queries; add --master 'local[*]', or --spark")
     listener = create_listener(lineage, os.environ.get("OPENLINEAGE_API_KEY")) if lineage is not None else None
     chosen = _select_lake_tables(session, tables)
     if on_spark or master:
@@ -138,7 +134,7 @@ def tier_here(table: Table) -> TieringReport:
 
 
 def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
-    """Return the work with failures recorded next to the table, for people who do not see a scheduled job's output."""
+    """Return the function, wrapped so that it records its failures next to the table, where other tools show them."""
     from streamhouse_spark.service.tiering_service import FailureNotes
 
     def work(table: Table) -> T:
@@ -180,7 +176,7 @@ def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: Metr
 
 @contextmanager
 def _open_session(session: Session, master: str | None, *, has_catalog: bool) -> Iterator[Any]:
-    """Open a Spark session, and stop it at the end. With the catalog, rounds and refreshes share it fairly."""
+    """Open a Spark session, and stop it on exit. With the catalog, it schedules rounds and refreshes fairly."""
     from streamhouse_spark.cli.spark_session import open_spark
 
     if has_catalog:
@@ -255,7 +251,7 @@ def _report_view(output: Output, show: Callable[[str | None], None], view: ViewS
 
 
 def _tier_each(session: Session, chosen: TableBatch, work: Callable[[Table], T]) -> list[T]:
-    """Process one table after the other with a progress bar."""
+    """Process the tables one after another, with a progress bar."""
     with session.output.progress("tables") as progress:
         task = progress.add_task("tier", total=len(chosen.tables))
 
@@ -275,8 +271,8 @@ def _select_lake_tables(session: Session, names: Sequence[str]) -> TableBatch:
     for table in chosen.tables:
         if names and not table.properties.datalake_enabled:
             raise InvalidOptionError(
-                f"table {table.name} has no lake; `streamhouse alter {table.name} --set table.datalake.enabled=true` "
-                "gives it one",
+                f"table {table.name} has no lake; enable it with "
+                f"`streamhouse alter {table.name} --set table.datalake.enabled=true`",
             )
     chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
     return chosen
@@ -288,7 +284,7 @@ def _to_rows(reports: Sequence[TieringReport]) -> pa.Table:
 
 
 def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
-    """Return a function that prints each round of a service. The service logs failures, which go to stderr."""
+    """Return a function that prints each round of a service. Failures are logged to stderr."""
     log_to_stderr()
 
     def report(done: TieringReport) -> None:
@@ -305,7 +301,7 @@ def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
 
 @contextmanager
 def _until_stopped() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C and SIGTERM set, so that work in progress is finished first."""
+    """Yield an event that Ctrl-C and SIGTERM set, so that the work in progress is completed."""
     stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -44,18 +44,20 @@ _STEPS: Final = (
         "append sales.orders orders.jsonl",
     ),
     _Step("A read returns the rows at once.", "head sales.orders"),
-    _Step("The lag says how many rows wait for the lake.", "ls"),
-    _Step("Tiering moves them into an Iceberg table. As a service, this runs without --once.", "tier --once"),
+    _Step("The lag is the number of rows that are not in the lake yet.", "ls"),
+    _Step("Tiering moves them into an Iceberg table. Without --once, it runs as a service.", "tier --once"),
     _Step("More rows arrive.", "append sales.orders late.csv"),
-    _Step("A read of the table is the lake and the log, as one snapshot: three rows.", "head sales.orders"),
-    _Step("The lake alone has two. DuckDB, Trino and Spark read it without this package.", "head 'sales.orders$lake'"),
-    _Step("Every change is a commit, which you can read again or roll back to.", "history sales.orders"),
+    _Step("A read of the table returns lake and log as one snapshot: three rows.", "head sales.orders"),
+    _Step(
+        "The lake has two of them. DuckDB, Trino and Spark read it without this package.", "head 'sales.orders$lake'"
+    ),
+    _Step("Every change is a commit, which you can read or roll back to.", "history sales.orders"),
     _Step(
         "With a primary key, a table has one row per key.",
         "create crm.people --schema 'name STRING NOT NULL, city STRING' --primary-key name",
     ),
     _Step("Rows of a new key are inserted …", "append crm.people people.json"),
-    _Step("… and replace the row of a key that exists.", "append crm.people moved.json"),
+    _Step("… and rows of an existing key replace its row.", "append crm.people moved.json"),
     _Step("The changelog has every change in order, for streams and other systems.", "head 'crm.people$changelog'"),
 )
 
@@ -66,17 +68,17 @@ _STEPS: Final = (
     examples="""
 streamhouse tutorial
 
-# without a notebook, or with one of your own
+# without a notebook
 streamhouse tutorial --terminal
 """,
 )
-@click.option("--terminal", is_flag=True, help="Take the tour in the terminal, also if JupyterLab is installed.")
+@click.option("--terminal", is_flag=True, help="Take the tour in the terminal even if JupyterLab is installed.")
 def tutorial(*, terminal: bool) -> None:
     """Take a tour of ten minutes, in a notebook or in the terminal.
 
-    With JupyterLab (pip install "streamhouse-spark[notebook]") this copies the tour to ./streamhouse-tour.ipynb, unless
-    it exists, and opens it. Otherwise it runs commands in a temporary warehouse and explains each. It changes no other
-    warehouse.
+    With JupyterLab (pip install "streamhouse-spark[notebook]"), the tour is copied to ./streamhouse-tour.ipynb, unless
+    the file exists, and opened. Otherwise commands are explained and run in a temporary warehouse. No other warehouse
+    is changed.
     """
     if not terminal and all(map(find_spec, ("jupyterlab", "matplotlib"))):
         _open_notebook()
@@ -91,11 +93,11 @@ def _open_notebook() -> None:
     click.echo(f"opening {copy} in JupyterLab; Ctrl-C ends it")
     done = subprocess.run([sys.executable, "-m", "jupyterlab", str(copy)], check=False)
     if done.returncode:
-        raise Failure(f"JupyterLab ended with code {done.returncode}; take the tour by streamhouse tutorial --terminal")
+        raise Failure(f"JupyterLab ended with code {done.returncode}; run streamhouse tutorial --terminal")
 
 
 def notebook_path() -> Path:
-    """Return the notebook's place in an installed package, or in a checkout."""
+    """Return the path of the notebook in the installed package, or in a checkout."""
     packaged = Path(__file__).with_name("tour.ipynb")
     return packaged if packaged.exists() else Path(__file__).parents[3] / "examples/notebooks/01_ten_minute_tour.ipynb"
 
@@ -115,7 +117,7 @@ def _run_in_terminal() -> None:
             if words[0] == "tier" and find_spec("pyiceberg") is None:
                 click.echo('Tiering needs pyiceberg: pip install "streamhouse-spark[iceberg]". The tour ends here.')
                 return
-            click.pause("Enter runs it … ")
+            click.pause("press Enter to run it … ")
             streamhouse.main(words, "streamhouse", standalone_mode=False, obj=Session("warehouse"))
     click.echo(
         "\nThat was the tour; its warehouse is deleted. Next:\n"

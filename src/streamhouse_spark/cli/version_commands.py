@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from streamhouse_spark.cli.session import TABLE, YES, Command, Session, confirm
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.table.table import Table
@@ -30,7 +30,7 @@ streamhouse -w ./warehouse history sales.orders -n 5 --output json | jq .operati
 def history(session: Session, table: str, limit: int) -> None:
     """List the latest commits of a table, with operation and author.
 
-    The latest comes first. Commits whose records were cleaned are no longer listed.
+    The latest commit comes first. Commits whose records were deleted are not listed.
     """
     commits = session.warehouse.table(table).inspect.history(limit)
     session.output.rows(commits.take(list(reversed(range(commits.num_rows)))))
@@ -53,8 +53,8 @@ streamhouse -w ./warehouse rollback sales.orders --to 41 --yes
 def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: bool) -> None:
     """Restore the rows of an older commit after confirmation.
 
-    This is one new commit, so history continues and it can be rolled back as well. Columns and properties stay
-    unchanged. A concurrent commit of rows ends it with a conflict. The lake follows in the next tiering round.
+    The rollback is a new commit, which can be rolled back as well. Columns and properties stay unchanged. A concurrent
+    commit of rows is a conflict, and the command fails. The next tiering round also rolls back the lake.
     """
     opened = session.open_table(table, "roll back")
     if dry_run:
@@ -93,14 +93,14 @@ streamhouse -w ./warehouse tag sales.orders before-backfill --version 41 --retai
 )
 @TABLE
 @click.argument("name")
-@click.option("--version", help="Commit number or another tag; the newest commit by default.")
-@click.option("--retain-days", type=click.IntRange(min=1), help="Drop it after so many days; never by default.")
+@click.option("--version", help="Commit number or another tag; the latest commit by default.")
+@click.option("--retain-days", type=click.IntRange(min=1), help="Drop the tag after this number of days.")
 @click.pass_obj
 def tag(session: Session, table: str, name: str, *, version: str | None, retain_days: int | None) -> None:
     """Name a version of a table and retain the files that its readers need.
 
-    VERSION AS OF and rollback accept the name. Log files and the lake snapshot are retained despite compaction,
-    trimming, cleaning and expiry. Expiry by other engines does not know of it. `drop-tag` ends it.
+    VERSION AS OF and rollback accept the name. The log files and the lake snapshot of the version are retained until
+    `drop-tag`, except from expiry by other engines.
     """
     retain_ms = None if retain_days is None else retain_days * _DAY_MS
     created = session.open_table(table, "tag").create_tag(name, version, retain_ms=retain_ms)
@@ -115,7 +115,7 @@ def tag(session: Session, table: str, name: str, *, version: str | None, retain_
 def tags(session: Session, table: str) -> None:
     """Show the tags of a table.
 
-    The newest commit is shown as main.
+    The latest commit is shown as main.
     """
     session.output.rows(session.open_table(table, "show the tags of").inspect.refs())
 
@@ -141,12 +141,12 @@ streamhouse -w ./warehouse clone sales.orders audit.orders_q3 --version quarter-
 )
 @click.argument("source")
 @click.argument("target")
-@click.option("--version", help="Commit number or a tag of the source; the newest commit by default.")
+@click.option("--version", help="Commit number or a tag of the source; the latest commit by default.")
 @click.pass_obj
 def clone(session: Session, source: str, target: str, *, version: str | None) -> None:
-    """Create a table from a version of another without copying lake files.
+    """Create a table from a version of another table without copying lake files.
 
-    Afterwards the tables are independent: writes, deletes and column changes of one do not affect the other. Rows of
+    Afterwards the tables are independent: changes of the source do not affect the clone, nor vice versa. Rows of
     the hot log are copied. Shared lake files stay until the clone is dropped and cleaned, even if the source is
     dropped.
     """
@@ -154,10 +154,10 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     parse_table_name(target).require_table("clone to")
     with session.output.working(f"clone {source}"):
         cloned = session.warehouse.clone_table(source, target, version=version)
-    began = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
+    base = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
     session.output.sentence(
-        {"source": source, "target": target, "version": began.version, "lake_snapshot": began.lake_snapshot},
-        f"{target} is a clone of commit {began.version} of {source}",
+        {"source": source, "target": target, "version": base.version, "lake_snapshot": base.lake_snapshot},
+        f"{target} is a clone of commit {base.version} of {source}",
     )
 
 
@@ -177,16 +177,16 @@ streamhouse -w ./warehouse publish-branch sales.orders audit
 def branch(session: Session, table: str, name: str) -> None:
     """Create a branch whose changes are isolated from the table.
 
-    It starts at the table's latest version, and is read and written as TABLE$branch_NAME. `publish-branch` publishes
-    its changes to the table, `drop-branch` discards them; `tags` lists it. Rows of the hot log are copied, lake files
-    are not.
+    The branch starts at the table's latest version. Read and write it as TABLE$branch_NAME. `publish-branch` publishes
+    its changes to the table, `drop-branch` discards them, and `tags` lists branches. Rows of the hot log are copied,
+    but no lake files.
     """
-    opened = session.open_table(table, "make a branch of")
-    with session.output.working(f"make the branch {name} of {table}"):
+    opened = session.open_table(table, "create a branch of")
+    with session.output.working(f"create branch {name} of {table}"):
         created = opened.create_branch(name)
     session.output.sentence(
         {"table": table, **asdict(created)},
-        f"{table}$branch_{created.name} begins with commit {created.version} of {table}",
+        f"{table}$branch_{created.name} starts at commit {created.version} of {table}",
     )
 
 
@@ -195,13 +195,13 @@ def branch(session: Session, table: str, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def publish_branch(session: Session, table: str, name: str) -> None:
-    """Publish the changes of a branch to its table atomically, and end it.
+    """Publish the changes of a branch atomically, and end the branch.
 
-    If the table has changed since the branch began, the branch is published only if its changes are still correct after
-    those; otherwise nothing is published. Idempotent.
+    If the table changed since the branch was created, the command fails if the changes conflict; then nothing is
+    published. Idempotent.
     """
     opened = session.open_table(table, "publish a branch of")
-    with session.output.working(f"publish the branch {name} of {table}"):
+    with session.output.working(f"publish branch {name} of {table}"):
         done = opened.fast_forward(name)
     session.output.sentence(
         asdict(done), f"commit {done.version} of {table} has the changes of its branch {done.branch}"

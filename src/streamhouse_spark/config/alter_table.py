@@ -1,7 +1,7 @@
 """ALTER TABLE: a set of changes, and the resulting schema and properties. Pure.
 
-A table's properties follow a column in the same record when it is renamed, dropped or widened. The data layout depends
-on the types of keys and on partition columns, whose names are in the lake's partitioning, so these cannot change.
+If a column is renamed, dropped or widened, the same record changes the properties that name it. The types of keys and
+the partition columns cannot change, because the layout of the data depends on them.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _STATISTICS: Final = "table.statistics.columns"
 _LISTS: Final = (PRIMARY_KEY, "bucket.key", _STATISTICS)
 """Properties that are lists of columns."""
 FormerFields: TypeAlias = Sequence[tuple[int, Sequence[PartitionField]]]
-"""The last schema of each former partitioning, with its fields by that schema's names."""
+"""The former partitionings: the id of the last schema, and the partition fields with the names of that schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChanges:
-    """Changes of existing columns, by their names before all changes."""
+    """Changes of existing columns. All names are from before the changes."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class ColumnChanges:
     sizes: Mapping[str, TextSize] = field(default_factory=dict)
     """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
     fields: tuple[tuple[Path, pa.DataType], ...] = ()
-    """New nested fields: the column's name before the changes, and the path from there after the other changes."""
+    """New nested fields. The path starts with the column's old name, followed by new names of nested fields."""
 
     def __bool__(self) -> bool:
         return bool(self.renamed or self.dropped or self.widened or self.fields)
@@ -89,7 +89,7 @@ class ColumnChanges:
         dropped_and_changed = {name.casefold() for name in dropped} & {name.casefold() for name in (*names, *types)}
         if dropped_and_changed:
             raise InvalidOptionError(
-                f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
+                f"column '{min(dropped_and_changed)}' is both dropped and changed; do only one of them"
             )
         return cls(names, tuple(dropped), types, _parse_sizes(dict(widened or {})))  # type: ignore[call-overload]
 
@@ -100,7 +100,7 @@ def _parse_type(column: str, type_or_text: object) -> pa.DataType:
     if isinstance(type_or_text, str):
         return parse_type(type_or_text)
     raise InvalidOptionError(
-        f"widen_columns: the type of '{column}' is {type_or_text!r}, expected a type, or its name in SQL"
+        f"widen_columns: the type of '{column}' is {type_or_text!r}, expected an Arrow type, or a type name in SQL"
     )
 
 
@@ -120,8 +120,8 @@ def apply_column_changes(
 ) -> tuple[TableSchema, dict[str, str]]:
     """Return the schema and the properties after ``changes``. ``former_schemas`` are all schemas that the table had.
 
-    Raises `SchemaMismatchError` for an unknown column, a name that is taken or invalid, a type that is not wider, and
-    if no column would remain; `InvalidOptionError` for a column whose role forbids the change.
+    Raises `SchemaMismatchError` for an unknown column, a name that exists or is invalid, a type that is not wider, and
+    if no column would remain; `InvalidOptionError` for a column whose role does not permit the change.
     """
     changes, nested_changes = _split_nested_changes(changes, schema)
     _require_allowed(changes, schema, partition_by, properties, nested_changes)
@@ -135,7 +135,7 @@ def apply_column_changes(
 
 
 def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
-    """Separate changes of whole columns from those of nested fields. An existing column name may contain dots."""
+    """Separate changes of columns from changes of nested fields. The name of an existing column may contain dots."""
     renamed: dict[str, dict[Path, str]] = {}
     widened: dict[str, dict[Path, pa.DataType]] = {}
     dropped: dict[str, list[Path]] = {}
@@ -151,7 +151,7 @@ def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[
         if text in changes.widened:
             if text in changes.sizes:
                 raise SchemaMismatchError(
-                    f"field '{text}' cannot have a length, which only columns have; make it STRING"
+                    f"field '{text}' has type {changes.sizes[text]}, and only columns can have a length; use STRING"
                 )
             widened.setdefault(name, {})[path[1:]] = changes.widened[text]
         if text in changes.dropped:
@@ -174,7 +174,7 @@ def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[
     dropped_and_changed = {schema.column(name).name for name in column_changes.dropped} & nested_changes.keys()
     if dropped_and_changed:
         raise InvalidOptionError(
-            f"column '{min(dropped_and_changed)}' is dropped and changed in one step; do only one of these"
+            f"column '{min(dropped_and_changed)}' is both dropped and changed; do only one of them"
         )
     return column_changes, nested_changes
 
@@ -191,15 +191,15 @@ def _require_allowed(
     key, bucket_key = set(parsed.primary_key), set(parsed.bucket_key)
     version = {schema.column(properties[VERSION_COLUMN].strip()).name} if VERSION_COLUMN in properties else set()
     roles: list[tuple[str, set[str], str]] = [
-        ("a partition column", partitions, "rows lie by it"),
-        ("of the primary key", key, "rows are found by it"),
-        ("the bucket key", bucket_key, "rows lie by it"),
-        ("what table.merge-engine compares", version, "rows are merged by it"),
+        ("a partition column", partitions, "which determines the layout"),
+        ("part of the primary key", key, "which identifies rows"),
+        ("the bucket key", bucket_key, "which determines the layout"),
+        ("the version column of table.merge-engine", version, "by which rows are merged"),
         *(
             (f"named in the constraint '{c.name}'", set(c.condition.columns()), f"CHECK ({c.text})")
             for c in parsed.checks
         ),
-        ("cut into partitions", set(parsed.partition_sources), "rows lie by it"),
+        ("the source of a partition field", set(parsed.partition_sources), "which determines the layout"),
     ]
     generated = [
         *((f"used by the generated column '{g.name}'", set(g.expression.columns()), g.text) for g in parsed.generated),
@@ -216,14 +216,13 @@ def _require_allowed(
         _refuse(schema.column(name).name, "renamed", roles[4:-1], "drop the constraint first")
     for name, change in nested_changes.items():
         if change.renamed or change.dropped or change.widened:
-            advice = "add a column of the type that you want"
-            _refuse(name, "changed inside", [*generated, *roles], advice)
+            _refuse(name, "changed inside", [*generated, *roles], "add a column of the required type")
     # Paimon's hash differs for a wider type, Iceberg's does not.
     fixed = roles[:3] if parsed.datalake_format == "paimon" else [*roles[:2], roles[-1]]
     for name, kind in changes.widened.items():
         column = schema.column(name)
         if not kind.equals(column.type):
-            action = f"made {type_name(kind)}"
+            action = f"changed to {type_name(kind)}"
             _refuse(column.name, action, fixed, "create a new table with that type, and copy the rows")
 
 
@@ -236,7 +235,7 @@ def _refuse(column: str, change: str, roles: Sequence[tuple[str, set[str], str]]
 def _rename_in_properties(
     properties: Mapping[str, str], schema: TableSchema, names: Mapping[str, str], dropped_names: set[str]
 ) -> dict[str, str]:
-    """Return the properties with columns renamed and dropped columns removed."""
+    """Rename and remove columns in the values of properties."""
 
     def current_name(name: str) -> str | None:
         schema_column = schema.find(name)
@@ -271,15 +270,15 @@ def _join_names(text: str, current_name: Callable[[str], str | None]) -> str:
 
 
 def refuse_partition_names(names: Sequence[str], partitions: Sequence[str]) -> None:
-    """Reject new columns with names of the lake table's partitions by bucket or transform.
+    """Raise `SchemaMismatchError` for a new column that has the name of a bucket or transform partition of the lake.
 
-    ``partitions`` are all names that these ever had. Raises `SchemaMismatchError`.
+    ``partitions`` are all names that these partitions ever had.
     """
     folded_names = {name.casefold().rstrip("_") for name in partitions}
     for name in names:
         if name.casefold().rstrip("_") in folded_names:
             raise SchemaMismatchError(
-                f"the new column '{name}' has the name of the lake table's partition by bucket or transform; choose "
+                f"the new column '{name}' has the name of a bucket or transform partition of the lake table; choose "
                 "another name"
             )
 
@@ -289,19 +288,19 @@ class Alteration:
     """Changes that are applied atomically."""
 
     added: TableSchema | None = None
-    """New columns, appended to the existing ones. Their ids are ignored."""
+    """New columns, appended to the existing columns. Their ids are ignored."""
     comments: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → comment; None removes it."""
+    """Column → comment; None removes the comment."""
     set_properties: Mapping[str, str] = field(default_factory=dict)
     unset_properties: tuple[str, ...] = ()
     columns: ColumnChanges = field(default_factory=ColumnChanges)
-    """Changes of existing columns, applied before new ones are added."""
+    """Changes of existing columns, applied before columns are added."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Column → constant for new rows that omit it; None removes it. Names and types are those after the change."""
+    """Column → default; None removes the default. Names and types are from after the other changes."""
     drop_not_null: tuple[str, ...] = ()
     """Columns that become nullable."""
     positions: Mapping[str, str | None] = field(default_factory=dict)
-    """Column → the column that it follows, None for the first. Names are those after the change."""
+    """Column → the column that it follows; None for the front. Names are from after the other changes."""
 
     @classmethod
     def of(
@@ -317,17 +316,17 @@ class Alteration:
     ) -> Alteration:
         """Validate and combine the parts of an ALTER.
 
-        Raises `SchemaMismatchError`, `InvalidOptionError` for changes that no table supports.
+        Raises `SchemaMismatchError` and `InvalidOptionError` for changes that no table supports.
         """
         for name, values in (("comments", comments), ("set_properties", set_properties), ("move_columns", positions)):
             if not isinstance(values, Mapping | None):
-                raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to texts")
+                raise InvalidOptionError(f"{name} is {values!r}, expected a mapping of names to strings")
         if not is_text_list(unset_properties):
             raise InvalidOptionError(f"unset_properties is {unset_properties!r}, expected a list of property names")
         if not is_text_list(drop_not_null):
             raise InvalidOptionError(f"drop_not_null is {drop_not_null!r}, expected a list of column names")
         if not all(isinstance(comment, str | None) for comment in (comments or {}).values()):
-            raise InvalidOptionError(f"comments is {comments!r}, expected a text or None for each column")
+            raise InvalidOptionError(f"comments is {comments!r}, expected a string or None for each column")
         texts = {str(name): str(value) for name, value in (set_properties or {}).items()}
         changes, added = columns or ColumnChanges(), None
         if add_columns is not None:
@@ -351,7 +350,7 @@ class AlteredTable:
     """The schema and the properties of a table after an alteration."""
 
     schema_id: int
-    """The current id if only comments changed, since rows of both schemas are the same."""
+    """A new id, or the current id if only comments changed."""
     schema: TableSchema
     properties: Mapping[str, str]
 
@@ -366,11 +365,10 @@ def alter_table_definition(
 ) -> AlteredTable:
     """Return the table definition after the change.
 
-    ``schemas`` are all schemas that the table ever had, because column ids are never reused. ``former_partitionings``
-    are the fields by which it was partitioned before.
+    ``schemas`` are all schemas that the table ever had, because column ids are never reused.
 
-    Raises `SchemaMismatchError` for a column that is unknown or cannot be added, and for a default that does not fit,
-    and `InvalidOptionError` for a property that is unknown, fixed or invalid.
+    Raises `SchemaMismatchError` for a column that is unknown or cannot be added, and for a default that does not fit;
+    `InvalidOptionError` for a property that is unknown, fixed or invalid.
     """
     schema = schemas[schema_id]
     if change.columns:
@@ -397,8 +395,8 @@ def _refuse_nullable_keys(names: Sequence[str], schema: TableSchema, properties:
     for name in names:
         if name.casefold() in keys:
             raise InvalidOptionError(
-                f"column '{schema.column(name).name}' cannot accept null: it is of the primary key; leave DROP NOT "
-                "NULL out, or copy the rows into a table with another key"
+                f"column '{schema.column(name).name}' cannot accept null: it is part of the primary key; leave DROP "
+                "NOT NULL out, or copy the rows into a table with another key"
             )
 
 
@@ -425,7 +423,7 @@ def _refuse_partition_names(
 def _refuse_former_sources(
     changes: ColumnChanges, schema: TableSchema, schemas: Mapping[int, TableSchema], former_partitionings: FormerFields
 ) -> None:
-    """Reject changes of columns by which older lake files are still partitioned. Raises `InvalidOptionError`."""
+    """Raise `InvalidOptionError` for changes of columns by which older lake files are still partitioned."""
     fields = [
         (schemas[i].column(field.column).id, field)
         for i, former_fields in former_partitionings
@@ -443,6 +441,6 @@ def _refuse_former_sources(
             column = schema.find(name)
             if column is not None and column.id in refused:
                 raise InvalidOptionError(
-                    f"column '{column.name}' cannot be {change}: the table was partitioned by it, and older lake "
-                    "files still are; create a new table, and copy the rows"
+                    f"column '{column.name}' cannot be {change}: older lake files are partitioned by it; create a new "
+                    "table, and copy the rows"
                 )

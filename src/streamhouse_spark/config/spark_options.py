@@ -1,7 +1,7 @@
 """Options of Spark reads, streams and writes, parsed into frozen values.
 
-Names are camelCase as in Spark, and case-insensitive (Spark passes them in lower case). An unknown option is an error
-that names the nearest known one. An option of another connector is an error that names ours.
+Names are camelCase as in Spark, and case-insensitive, because Spark passes them in lower case. The error for an unknown
+option names the nearest option, and the error for an option of another connector names our equivalent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Mode = Literal["read", "readStream", "write", "writeStream"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option: its name as users write it, the modes that support it, and its meaning."""
+    """An option: its name, the modes that support it, and its description."""
 
     name: str
     modes: tuple[Mode, ...]
@@ -51,15 +51,15 @@ OPTIONS: Final = (
         'full (lake, then log; the default), earliest, latest (streams), or JSON {"<bucket>": offset}, inclusive, '
         "-2 earliest, -1 latest",
     ),
-    Option("startingTimestamp", _READS, "rows committed at this moment or later; overrides startingOffsets"),
+    Option("startingTimestamp", _READS, "rows committed at this time or later; overrides startingOffsets"),
     Option("endingOffsets", ("read",), 'latest (the default), or JSON {"<bucket>": offset}, exclusive, -1 latest'),
-    Option("endingTimestamp", ("read",), "rows committed before this moment; overrides endingOffsets"),
+    Option("endingTimestamp", ("read",), "rows committed before this time; overrides endingOffsets"),
     Option("maxOffsetsPerTrigger", ("readStream",), "maximum rows per micro-batch, over all buckets"),
     Option(
         "maxBytesPerTrigger",
         ("readStream",),
-        "approximate in-memory bytes of rows per micro-batch, such as 64mb; a batch has at least 1,000 rows or 1 "
-        "MiB, whichever is less, and at least one row",
+        "approximate in-memory bytes of rows per micro-batch, such as 64mb; a batch has at least one row, and at least "
+        "1,000 rows or 1 MiB, whichever is less",
     ),
     Option(
         "onDifferentHistory",
@@ -81,14 +81,14 @@ OPTIONS: Final = (
     Option(
         "asOfTimestamp",
         ("read",),
-        "read the table, with its columns of that time, or its lake as of this time: milliseconds since 1970, or "
-        "ISO-8601 with a zone, such as `2026-01-31T12:00:00Z`",
+        "read the rows and columns of the table, or its lake, as of this time: milliseconds since 1970, or ISO 8601 "
+        "with a zone, such as `2026-01-31T12:00:00Z`",
     ),
     Option(
         "schemaEvolutionMode",
         ("readStream",),
-        "none (the default): the stream ignores columns that are added while it runs; addNewColumns: it stops with "
-        "an error before the first rows that have them, and continues with them after a restart",
+        "none (the default): the stream ignores columns that are added while it runs; addNewColumns: the stream stops "
+        "with an error before the first row with a new column, and reads the column after a restart",
     ),
     Option("consumerId", ("readStream",), "name of a consumer whose position prevents trimming of the log"),
     Option(
@@ -96,22 +96,20 @@ OPTIONS: Final = (
         ("readStream",),
         "in real-time mode: number of tasks that follow the log concurrently, each for some buckets (default 1)",
     ),
-    Option("txnAppId", ("write", "writeStream"), "with txnVersion: the durable identity of a write, stored once"),
+    Option("txnAppId", ("write", "writeStream"), "with txnVersion: id of the application of an idempotent write"),
     Option(
-        "txnVersion",
-        ("write",),
-        "with txnAppId: the version of the write; a version that is already stored adds nothing",
+        "txnVersion", ("write",), "with txnAppId: version of the write; a version that is already stored adds nothing"
     ),
     Option(
         "rowKindColumn",
         ("write", "writeStream"),
-        "a column with the change type of each row: insert, update_after, delete, or +I, +U, -D, or c, r, u, d; rows"
-        " with update_before or -U are skipped",
+        "a column with the change type of each row: insert, update_after, delete, or +I, +U, -D, or c, r, u, d; rows "
+        "with update_before or -U are skipped",
     ),
     Option(
         "partialUpdate",
         ("write", "writeStream"),
-        "true: the frame has the primary key and some other columns, and only these are written",
+        "true: write only the columns of the frame, which include the primary key",
     ),
     Option(
         "mergeSchema",
@@ -121,7 +119,7 @@ OPTIONS: Final = (
     Option(
         "replaceWhere",
         ("write",),
-        "with mode overwrite: a SQL condition; the new rows must satisfy it, and replace the rows that do",
+        "with mode overwrite: a SQL condition; the new rows replace the matching rows, and must match it themselves",
     ),
     Option("checkpointLocation", ("writeStream",), "where Spark stores the stream's state"),
     Option("queryName", ("writeStream",), "Spark's name of the stream"),
@@ -166,21 +164,21 @@ _FOREIGN: Final = {
     "table": 'the table name in load("<database>.<table>")',
     "dbtable": 'the table name in load("<database>.<table>")',
     "database": 'the table name in load("<database>.<table>")',
-    "bootstrap.servers": "warehouse: there is no server",
-    "kafka.bootstrap.servers": "warehouse: there is no server",
-    "read.optimized": "the suffix $lake behind the table name",
-    "overwriteschema": "ALTER TABLE first: a write adds columns at most, with mergeSchema",
+    "bootstrap.servers": "warehouse, because there is no server",
+    "kafka.bootstrap.servers": "warehouse, because there is no server",
+    "read.optimized": "the suffix $lake after the table name",
+    "overwriteschema": "ALTER TABLE before the write, or mergeSchema to add columns",
 }
-"""Options of other connectors, in lower case → our name."""
+"""Options of other connectors, in lower case → the equivalent."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpec:
-    """Start or end offsets: a word for all buckets, or offsets of some of them."""
+    """Start or end offsets: a keyword for all buckets, or an offset per bucket."""
 
     kind: Literal["full", "earliest", "latest", "offsets"]
     offsets: Mapping[int, int] = field(default_factory=dict)
-    """With kind ``offsets``: bucket → offset, or `EARLIEST_OFFSET` or `LATEST_OFFSET`."""
+    """For kind ``offsets``: bucket → offset, `EARLIEST_OFFSET` or `LATEST_OFFSET`."""
 
 
 FULL: Final = OffsetSpec("full")
@@ -208,7 +206,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadOptions:
-    """Options of a streaming read. The start applies only to a new query, since a checkpoint overrides it."""
+    """Options of a streaming read. A checkpoint overrides the start."""
 
     starting_offsets: OffsetSpec = FULL
     starting_timestamp_ms: int | None = None
@@ -221,10 +219,10 @@ class StreamReadOptions:
     """Whether rows include the row ids of catalog tables."""
     fail_on_data_loss: bool = True
     skips_change_commits: bool = False
-    """Whether the stream ignores deletions of rows that it has read, since it cannot retract them."""
+    """``skipChangeCommits``: continue after deletions of rows that the stream has read and cannot retract."""
     consumer_id: str | None = None
     adds_new_columns: bool = False
-    """``schemaEvolutionMode=addNewColumns``: stop before the first rows with columns that the query lacks."""
+    """``schemaEvolutionMode=addNewColumns``: stop before the first row with a column that the query does not have."""
     real_time_tasks: int = 1
     """``realTimeTasks``: number of tasks that follow the log in real-time mode. Micro-batches ignore it."""
     continues_in_other_history: bool = False
@@ -245,7 +243,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamWriteOptions:
-    """Options of a streaming write, whose transaction versions are batch ids."""
+    """Options of a streaming write. Batch ids are its transaction versions."""
 
     app_id: str | None = None
     """The option ``txnAppId``; the query id by default."""
@@ -298,7 +296,7 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
         present, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
-        raise InvalidOptionError(f"txnAppId and txnVersion go together: found only {present}, add {missing}")
+        raise InvalidOptionError(f"found option {present} without {missing}; set both, or neither")
     return WriteOptions(
         None if app_id is None or version is None else Transaction(app_id, version),
         texts.get("rowKindColumn"),
@@ -322,12 +320,12 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
 def resolve_warehouse(options: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return the warehouse from the option ``warehouse``, or from the environment. Raises `InvalidOptionError`.
 
-    Call it on the driver, because executors may have another environment.
+    Must be called on the driver, because executors may have another environment.
     """
     warehouse = _fold_option_names(options).get("warehouse", environ.get(WAREHOUSE_VARIABLE, "")).strip()
     if not warehouse:
         raise InvalidOptionError(
-            'no warehouse was given: set .option("warehouse", "<directory or URL>") or the environment variable '
+            'found no warehouse; set .option("warehouse", "<directory or URL>"), or the environment variable '
             f"{WAREHOUSE_VARIABLE}"
         )
     return warehouse
@@ -339,16 +337,16 @@ def table_option(options: Mapping[str, str], mode: Mode) -> str:
     if name:
         return name
     if mode in _READS:
-        raise InvalidOptionError('no table name was given: say .load("<database>.<table>")')
+        raise InvalidOptionError('found no table name; use .load("<database>.<table>")')
     call = "save" if mode == "write" else "start"
     raise InvalidOptionError(
-        f'no table name was given: say .{call}("<database>.<table>"), or write through the catalog with '
-        "saveAsTable or toTable"
+        f'found no table name; use .{call}("<database>.<table>"), or write through the catalog with saveAsTable or '
+        "toTable"
     )
 
 
 def warehouse_settings(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among the options, such as ``s3.endpoint``. Never print them: they may be credentials."""
+    """Return the warehouse settings in the options, such as ``s3.endpoint``. Never print them: they may be secret."""
     return {name.lower(): value for name, value in options.items() if name.lower().startswith(SETTING_PREFIXES)}
 
 
@@ -357,7 +355,7 @@ def _fold_option_names(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
-    """Return the options by their canonical names, all of them known and supported in this mode."""
+    """Return the options by canonical name. Raises `InvalidOptionError` for an option that is not for this mode."""
     texts: dict[str, str] = {}
     for name, value in options.items():
         folded = name.lower()
@@ -368,19 +366,19 @@ def _validate_options(options: Mapping[str, str], mode: Mode) -> dict[str, str]:
             _reject_unknown(name, mode)
         if mode not in option.modes:
             raise InvalidOptionError(
-                f"option {option.name} cannot be used in {mode}; it belongs to {' and '.join(option.modes)}"
+                f"option {option.name} is not supported in {mode}, only in {' and '.join(option.modes)}"
             )
         texts[option.name] = value
     return texts
 
 
 def _reject_unknown(name: str, mode: Mode) -> NoReturn:
-    own_option = _FOREIGN.get(name.lower())
-    if own_option is not None:
-        raise InvalidOptionError(f"option {name} is another connector's; use {own_option}")
+    equivalent = _FOREIGN.get(name.lower())
+    if equivalent is not None:
+        raise InvalidOptionError(f"option {name} belongs to another connector; use {equivalent}")
     names = [option.name for option in OPTIONS if mode in option.modes]
     nearest_name = find_nearest(name, names) or find_nearest(name, [option.name for option in OPTIONS])
-    hint = f"did you mean {nearest_name}?" if nearest_name else f"known in {mode} are {', '.join(names)}"
+    hint = f"did you mean {nearest_name}?" if nearest_name else f"supported in {mode} are {', '.join(names)}"
     raise InvalidOptionError(f"unknown option {name[:100]!r}; {hint}")
 
 
@@ -389,15 +387,15 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
     if start is not None and end is not None and start > end:
         raise InvalidOptionError(
             f"startingTimestamp {texts['startingTimestamp']} is after endingTimestamp {texts['endingTimestamp']}; "
-            "the range is half-open, [startingTimestamp, endingTimestamp)"
+            "exchange them"
         )
     as_of = [name for name in ("asOfLakeSnapshot", "asOfTimestamp") if name in texts]
     bounds = ("startingOffsets", "startingTimestamp", "endingOffsets", "endingTimestamp", "readChangeFeed")
     conflicting = [name for name in bounds if name in texts]
     if len(as_of) > 1 or (as_of and conflicting):
         raise InvalidOptionError(
-            f"options {' and '.join([*as_of, *conflicting][:2])} cannot be used together: 'as of' reads one "
-            "state; keep one"
+            f"options {' and '.join([*as_of, *conflicting][:2])} cannot be combined, because 'as of' reads one state; "
+            "remove one of them"
         )
 
 
@@ -411,7 +409,7 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
             return spec
     expected = f'{", ".join(words)}, or JSON such as {{"0": 120, "1": {LATEST_OFFSET}}}'
     if word in ("full", "earliest", "latest"):
-        reject(name, text, f"{expected} (here {word} would read nothing or has no meaning)")
+        reject(name, text, expected)
     offset_min = EARLIEST_OFFSET if name == "startingOffsets" else LATEST_OFFSET
     try:
         bounds = json.loads(text, object_pairs_hook=_unique_pairs)
@@ -430,7 +428,7 @@ def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tu
 def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
-        raise ValueError("a bucket is there twice")
+        raise ValueError("duplicate bucket")
     return mapping
 
 
@@ -450,7 +448,7 @@ def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Return the given word of ``words``, case-insensitively; the first by default."""
+    """Return the option's value, which must be one of ``words`` in any case. The first word is the default."""
     text = texts.get(name, words[0])
     matches = [word for word in words if word.lower() == text.strip().lower()]
     return matches[0] if matches else reject(name, text, " or ".join(words))
@@ -459,7 +457,7 @@ def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
 def _identity(texts: Mapping[str, str], name: str) -> str | None:
     text = texts.get(name)
     if text is not None and not (1 <= len(text) <= 256 and text.isprintable() and text.strip() == text):
-        reject(name, text, "1 to 256 printable characters without blanks around them")
+        reject(name, text, "1 to 256 printable characters without leading or trailing blanks")
     if text is not None and name == "txnAppId":
         check_app_id(text)
     return text

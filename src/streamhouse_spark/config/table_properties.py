@@ -1,8 +1,8 @@
-"""Table properties: ``TBLPROPERTIES`` under Apache Fluss's names, and the user's own. Pure.
+"""Table properties, with Apache Fluss's names where Fluss has the property. Pure.
 
-A table stores its properties as the text that the user gave, and `parse_properties` converts them to types. User
-properties have no meaning here. Credentials are never stored: a value that looks like one is rejected. Branches and
-views are tables with a property that describes them.
+A table stores its properties as the strings that the user set, and `parse_properties` parses them. Unknown names
+outside the prefixes of this package are stored for the user. A value that looks like a credential is rejected. A branch
+and a view are tables with a property that describes the branch or view.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, cast, get_args
 
 import pyarrow as pa
 
@@ -68,8 +68,8 @@ _OWN_PREFIXES: Final = (
     *("table.", "bucket.", "primary.", "partition.", "fields.", "streamhouse."),
     *("status.", "openlineage.", "option."),
 )
-"""Prefixes of names that have a meaning here or are displayed for a table. All other names are the user's own."""
-_OF_SPARK: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
+"""Prefixes of this package's properties and of names that are displayed for a table. Users may set other names."""
+_SPARK_NAMES: Final = frozenset({"provider", "location", "owner", "external", "is_managed_location", "collation"})
 """Names that Spark displays for every table."""
 _TYPO_SIMILARITY: Final = 0.85
 _NAME_CHARS_MAX: Final = 1000
@@ -88,11 +88,10 @@ FIXED_PROPERTIES: Final = frozenset(
         BRANCH,
     }
 )
-"""Properties that cannot change after creation, because the data layout depends on them. Those that `FIELD` matches,
-and those of generated and identity columns, are fixed as well.
-"""
+"""Properties that cannot change after creation, because the layout of the data depends on them. Properties that `FIELD`
+matches, and properties of generated and identity columns, are fixed as well."""
 _LISTS_OF_NAMES: Final = frozenset({"bucket.key", PARTITION_FIELDS, PRIMARY_KEY})
-"""Fixed properties that compare without regard to case and spaces."""
+"""Fixed properties that are equal if they differ in case and spaces only."""
 _KNOWN: Final = (
     "bucket.num",
     "bucket.key",
@@ -136,15 +135,15 @@ _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "l
 
 @dataclass(frozen=True, slots=True)
 class BranchMark:
-    """Marks a log as that of a branch."""
+    """Marks a log as the log of a branch."""
 
     of: str
-    """UUID of the table of the branch."""
+    """UUID of the table that the branch belongs to."""
     name: str
     version: int
     """The table's version at which the branch started."""
     is_sealed: bool = False
-    """Whether it accepts no more rows, because it is being published."""
+    """Whether the branch accepts no more rows, because it is being published."""
 
     def to_text(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -158,33 +157,29 @@ class BranchMark:
             mark = json.loads(text)
             return cls(str(mark["of"]), str(mark["name"]), int(mark["version"]), bool(mark["is_sealed"]))
         except (ValueError, TypeError, KeyError) as error:
-            raise CorruptDataError(
-                f"a log has the property {BRANCH} = {quote(text)}, which no version up to this one writes; restore it"
-            ) from error
+            raise CorruptDataError(f"a log has the invalid property {BRANCH} = {quote(text)}; restore it") from error
 
 
 @dataclass(frozen=True, slots=True)
 class ViewDefinition:
-    """A query that is maintained as a table."""
+    """The definition of a materialized table."""
 
     query: str
     mode: Mode
     freshness_ms: int
     names: tuple[str, ...]
-    """The query's columns."""
+    """The columns of the query."""
     identity: str
-    """How rows are identified: natural, hash or bag."""
+    """How the primary key is derived from a row: natural, hash or bag."""
     session: Mapping[str, str]
     """Session settings that affect the query's values."""
     paused: bool = False
-    """Whether services do not refresh the view. Versions that lack the property can read the rows, but do not refresh a
-    paused view.
-    """
+    """Whether services skip the view. Versions without this field can read a paused view, but do not refresh it."""
     step_rows: int | None = None
     """Approximate number of source rows per commit; None for no limit."""
 
     def to_text(self) -> str:
-        """Return the property's value. Defaults are omitted, as versions without these fields require."""
+        """Return the property's value. Fields of later versions are omitted if they have their default."""
         fields = asdict(self)
         if not self.paused:
             del fields["paused"]
@@ -202,33 +197,33 @@ class ViewDefinition:
         """Return the definition of a view's table. Raises `InvalidOptionError` for any other table."""
         text = properties.get(VIEW)
         if text is None:
-            raise InvalidOptionError(f"{table} is no materialized table; make one with streamhouse_spark.materialize")
+            raise InvalidOptionError(
+                f"{table} is not a materialized table; create one with streamhouse_spark.materialize"
+            )
         try:
             fields: dict[str, Any] = json.loads(text)
             return cls(**{**fields, "names": tuple(fields["names"])})
         except (ValueError, TypeError, KeyError) as error:
             raise InvalidOptionError(
-                f"{table}: its property {VIEW} is {quote(text)}, which no version up to this one writes"
+                f"{table} has the invalid property {VIEW} = {quote(text)}; restore the table"
             ) from error
 
 
 def parse_mode(mode: str) -> Mode:
-    if mode == "incremental":
-        return "incremental"
-    if mode == "full":
-        return "full"
-    raise InvalidOptionError(f"mode is {quote(mode)}, expected incremental or full")
+    if mode not in get_args(Mode):
+        raise InvalidOptionError(f"mode is {quote(mode)}, expected incremental or full")
+    return cast("Mode", mode)
 
 
 def parse_step_rows(step_rows: int | None, mode: Mode) -> int | None:
     if step_rows is None:
         return None
     if type(step_rows) is not int or step_rows < 1:
-        raise InvalidOptionError(f"step_rows is {quote(step_rows)}, expected a whole number of rows from 1 on, or None")
+        raise InvalidOptionError(f"step_rows is {quote(step_rows)}, expected a whole number of rows above 0, or None")
     if mode == "full":
         raise InvalidOptionError(
-            "step_rows is for views that are kept by changes, and with mode='full' each refresh computes the whole "
-            "query; leave step_rows out, or use mode='incremental'"
+            "step_rows is set and mode is full, in which each refresh computes the whole query; leave step_rows out, "
+            "or use mode='incremental'"
         )
     return step_rows
 
@@ -244,19 +239,19 @@ def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | No
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The typed properties of a table, with defaults for unset ones."""
+    """The parsed properties of a table. Unset properties have their default."""
 
     bucket_num: int = 1
     """``bucket.num``: number of buckets of the log. Fixed at creation."""
     bucket_key: tuple[str, ...] = ()
-    """``bucket.key``: the column whose hash determines a row's bucket. Without one, a batch goes to one bucket. Fixed
-    at creation.
+    """``bucket.key``: the column whose hash determines a row's bucket. By default, each batch is written to one bucket.
+    Fixed at creation.
     """
     datalake_enabled: bool = True
     """``table.datalake.enabled``: whether the tiering service moves the table's rows into a lake table."""
     datalake_format: LakeFormat = "iceberg"
-    """``table.datalake.format``: format of the lake table, ``iceberg`` or ``paimon``, whose hash also determines the
-    buckets. Fixed at creation.
+    """``table.datalake.format``: format of the lake table, ``iceberg`` or ``paimon``. Its hash function also determines
+    the buckets. Fixed at creation.
     """
     datalake_freshness_ms: int = 180_000
     """``table.datalake.freshness``: maximum lag of the lake behind the log while the tiering service runs."""
@@ -266,12 +261,12 @@ class TableProperties:
     """
     datalake_auto_expire_snapshot: bool = True
     """``table.datalake.auto-expire-snapshot``: whether tiering also expires old lake snapshots. False by default for an
-    adopted lake table, as with compaction.
+    adopted lake table.
     """
     log_ttl_ms: int = 7 * 86_400_000
-    """``table.log.ttl``: retention of rows in the log, at least until the lake has them; 0 retains them forever."""
+    """``table.log.ttl``: retention of rows in the log, extended until the rows are in the lake; 0 is forever."""
     changelog_retention_ms: int | None = None
-    """``table.changelog.retention``: retention of the changes of a primary-key table, in the log and after it in the
+    """``table.changelog.retention``: retention of the changes of a primary-key table, first in the log and then in the
     change archive; None for the retention of the log.
     """
     log_location: str | None = None
@@ -279,14 +274,14 @@ class TableProperties:
     creation.
     """
     transactions_ttl_ms: int = 30 * 86_400_000
-    """``table.transactions.ttl``: how long the table remembers the offsets of a writer's last write; 0 is forever.
-    After that it remembers the version alone, so no version is ever stored twice.
+    """``table.transactions.ttl``: how long the table remembers the offsets of an application's last write; 0 is
+    forever. Afterwards it remembers only the version, so a version is never stored twice.
     """
     log_compression: Compression = "none"
     """``table.log.arrow.compression.type``: codec of new segments."""
     statistics_columns: tuple[str, ...] = ()
     """``table.statistics.columns``: columns whose minimum, maximum and null count every segment records for data
-    skipping; ``*`` means all that support them. By default the partition columns, the bucket key, and date and
+    skipping; ``*`` means all columns that support them. The default is partition columns, the bucket key, and date and
     timestamp columns.
     """
     datalake_adopted: str | None = None
@@ -294,27 +289,25 @@ class TableProperties:
     comment: str | None = None
     """``comment``: the user's description of the table."""
     partition_fields: tuple[PartitionField, ...] = ()
-    """``partition.fields``: all partition fields in order, if one is a transform of a column, such as ``days(ts)``;
-    else the partition columns. Changed only by `Table.set_partitioning`.
+    """``partition.fields``: all partition fields in order, if one has a transform, such as ``days(ts)``. The default is
+    the partition columns. Changed only by `Table.set_partitioning`.
     """
     primary_key: tuple[str, ...] = ()
-    """``primary.key``: the columns that identify a row. A table without one is a log table. Fixed at creation."""
+    """``primary.key``: the columns that identify a row; empty for a log table. Fixed at creation."""
     auto_partition: AutoPartition | None = None
-    """``table.auto-partition.*``: which partitions are so old that their rows leave the log as soon as the lake has
-    them, before ``table.log.ttl``; None if ``table.auto-partition.enabled`` is false.
+    """``table.auto-partition.*``: the partitions whose rows leave the log once they are in the lake, before
+    ``table.log.ttl``; None if ``table.auto-partition.enabled`` is false.
     """
 
     checks: tuple[Check, ...] = ()
-    """``table.constraint.<name>``: conditions that are false for no row of the table."""
+    """``table.constraint.<name>``: conditions that must be true or null for every row."""
     generated: tuple[Generated, ...] = ()
     """``table.generated.<column>``: expressions of generated columns. Fixed at creation."""
     identity: Identity | None = None
     """``table.identity.<column>``: the column whose numbers the table allocates. Fixed at creation."""
 
     limited_columns: tuple[str, ...] = ()
-    """Date and timestamp columns in the key or partition of a Paimon lake, which supports only the years 1 to 9999
-    there.
-    """
+    """Date and timestamp columns in the key or partitions of a Paimon lake, which support only the years 1 to 9999."""
 
     @property
     def partition_sources(self) -> tuple[str, ...]:
@@ -323,7 +316,7 @@ class TableProperties:
 
     @property
     def partitioned_by(self) -> tuple[str, ...]:
-        """The partition fields in the form of ``partition_by`` of `Warehouse.create_table`."""
+        """The partition fields as arguments for ``partition_by`` of `Warehouse.create_table`."""
         fields = self.partition_fields
         return tuple(field.column if field.transform == "identity" else str(field) for field in fields)
 
@@ -333,10 +326,10 @@ def parse_properties(
 ) -> TableProperties:
     """Parse the properties of a table with this schema and these partition columns.
 
-    Properties specific to primary-key tables are parsed by `streamhouse_spark.kv.table_config` and rejected here
-    without ``primary.key``. Raises `InvalidOptionError` for an unknown property under our own prefixes (naming the
-    nearest), an invalid value, a column that cannot have its role, and a value that looks like a credential, and
-    `SchemaMismatchError` for a column that the lake does not support.
+    `streamhouse_spark.kv.primary_key_properties` parses the properties that require ``primary.key``; they are rejected
+    here if it is missing. Raises `InvalidOptionError` for an unknown name under this package's prefixes, an invalid
+    value, an unsuitable column, and a value that looks like a credential; `SchemaMismatchError` for a column that the
+    lake does not support.
     """
     for name, value in properties.items():
         check_property_name(name)
@@ -344,8 +337,8 @@ def parse_properties(
             raise InvalidOptionError(f"property {name} is {value[:100]!r}, which is not valid Unicode; correct it")
         if not name.startswith((CONSTRAINT, GENERATED, IDENTITY)) and looks_like_secret(name, value):
             raise InvalidOptionError(
-                f"property {name} has a value that looks like a credential, and properties are stored for all to read; "
-                "give credentials as s3.* options or in the environment"
+                f"property {name} has a value that looks like a credential, and all users can read properties; set "
+                "credentials in s3.* options or in the environment"
             )
     partitions = check_partition_columns(partition_by, schema)
     fields = _partition_fields(properties, partitions, schema)
@@ -395,66 +388,63 @@ def parse_properties(
         limited_columns=limited_columns(schema, (*primary_key, *sources)) if lake_format == "paimon" else (),
     )
     if parsed.checks and VIEW in properties:
-        raise InvalidOptionError("a materialized view has the rows of its query, and no constraint; leave it out")
+        raise InvalidOptionError("a materialized table cannot have a constraint; leave it out")
     _require_computable(parsed, properties)
     if parsed.datalake_enabled:
         check_variants(schema, parsed.datalake_format)
     if parsed.datalake_format == "paimon":
-        _refuse_transforms(fields, "an Iceberg lake; a Paimon lake is partitioned by columns themselves")
+        for field in fields:
+            if field.transform != "identity":
+                raise InvalidOptionError(
+                    f"PARTITIONED BY {field}: found a transform and a Paimon lake; partition by columns, or use iceberg"
+                )
         check_paimon_columns(schema, partitions, bucket_key, primary_key)
     return parsed
 
 
 def _require_computable(parsed: TableProperties, properties: Mapping[str, str]) -> None:
-    """Reject generated and identity columns whose values are needed before they are computed."""
+    """Reject generated and identity columns whose values are required before the writer computes them."""
     merged = {match["column"].casefold(): name for name in properties if (match := FIELD.match(name))}
     roles = {
-        **{name.casefold(): f"of the {PRIMARY_KEY}" for name in parsed.primary_key},
-        **{name.casefold(): "of the bucket.key" for name in parsed.bucket_key},
+        **{name.casefold(): f"part of {PRIMARY_KEY}" for name in parsed.primary_key},
+        **{name.casefold(): "part of bucket.key" for name in parsed.bucket_key},
         **{name: f"named by the property {key}" for name, key in merged.items()},
         properties.get(VERSION_COLUMN, "").strip().casefold(): f"the {VERSION_COLUMN}",
     }
     for column in parsed.generated:
         if VIEW in properties:
-            raise InvalidOptionError(
-                "a materialized view has the rows of its query, and no generated column; leave it out"
-            )
+            raise InvalidOptionError("a materialized table cannot have a generated column; leave it out")
         if column.name.casefold() in roles:
             raise InvalidOptionError(
-                f"column '{column.name}' is generated and {roles[column.name.casefold()]}: rows are found and merged "
-                "by what their writers give; choose another column"
+                f"column '{column.name}' is generated and {roles[column.name.casefold()]}, whose values writers must "
+                "provide; choose another column"
             )
     if (identity := parsed.identity) is None:
         return
     if VIEW in properties:
-        raise InvalidOptionError("a materialized view has the rows of its query, and no identity column; leave it out")
-    roles |= {name.casefold(): "one that gives the partition" for name in parsed.partition_sources}
+        raise InvalidOptionError("a materialized table cannot have an identity column; leave it out")
+    roles |= {name.casefold(): "the source of a partition field" for name in parsed.partition_sources}
     roles |= {
         c.casefold(): f"used by the generated column '{g.name}'"
         for g in parsed.generated
-        for c in _referenced_columns(g)
+        for c in (g.name, *g.expression.columns())
     }
     if identity.name.casefold() in roles:
         raise InvalidOptionError(
-            f"column '{identity.name}' is an identity column and {roles[identity.name.casefold()]}: its numbers are "
-            "known only when rows are stored; choose another column"
+            f"column '{identity.name}' is an identity column and {roles[identity.name.casefold()]}, but its numbers "
+            "are allocated only when rows are stored; choose another column"
         )
 
 
-def _referenced_columns(generated: Generated) -> set[str]:
-    """Return a generated column and the columns that must be known before it."""
-    return {generated.name, *generated.expression.columns()}
-
-
 def is_keyed_property(name: str) -> bool:
-    """Return whether the property is specific to primary-key tables."""
+    """Return whether the property requires a primary key."""
     return name in _KEYED or FIELD.match(name) is not None
 
 
 def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], schema: TableSchema) -> str | None:
     """Return the default bucket key of a primary-key table: the first suitable column of the key.
 
-    Partition columns are skipped: within a partition they would put all rows into one bucket.
+    Partition columns are not suitable, because they would put all rows of a partition into one bucket.
     """
     partitions = {schema.column(name).name for name in partition_by}
     names = [schema.column(name).name for name in primary_key]
@@ -463,9 +453,9 @@ def default_bucket_key(primary_key: Sequence[str], partition_by: Sequence[str], 
 
 
 def check_property_name(name: str) -> None:
-    """Reject an invalid property name. A name outside our own prefixes is the user's.
+    """Raise `InvalidOptionError` for an unknown name under this package's prefixes.
 
-    Raises `InvalidOptionError` for an unknown name under our prefixes, and for one that resembles a known property.
+    Other names are permitted, unless they resemble a known property or contain unprintable characters.
     """
     if name in _KNOWN or is_keyed_property(name):
         return
@@ -475,28 +465,29 @@ def check_property_name(name: str) -> None:
     if name.startswith((GENERATED, IDENTITY)):
         return
     folded = name.casefold()
-    is_own = folded in _OF_SPARK or folded.startswith(_OWN_PREFIXES)
+    is_own = folded in _SPARK_NAMES or folded.startswith(_OWN_PREFIXES)
     nearest_name = find_nearest(name, _KNOWN, similarity=0.5 if is_own else _TYPO_SIMILARITY)
     if is_own or (nearest_name and "." in nearest_name):
-        hint = f"did you mean {nearest_name}?" if nearest_name else f"known are {', '.join(_KNOWN)}"
+        hint = f"did you mean {nearest_name}?" if nearest_name else f"supported are {', '.join(_KNOWN)}"
         raise InvalidOptionError(f"unknown table property {name[:100]!r}; {hint}")
     if not name.strip() or not is_unicode(name) or not name.isprintable() or len(name) > _NAME_CHARS_MAX:
         raise InvalidOptionError(
-            f"table property {name[:100]!r}: expected a name of 1 to {_NAME_CHARS_MAX} printable characters; choose "
-            "another"
+            f"property name is {name[:100]!r}, expected 1 to {_NAME_CHARS_MAX} printable characters; choose another "
+            "name"
         )
 
 
 def alter_properties(
     current: Mapping[str, str], set_values: Mapping[str, str], unset: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Return the property texts after an ALTER. Raises `InvalidOptionError` if a fixed property would change.
+    """Return the properties after an ALTER, which the caller validates with `parse_properties`.
 
-    The caller validates the result with `parse_properties`.
+    Raises `InvalidOptionError` if a fixed property would change.
     """
     changed = {**current, **set_values}
     for name in _LISTS_OF_NAMES & current.keys() & set_values.keys():
-        if _folded_names(set_values[name]) == _folded_names(current[name]):
+        before, after = ([name.casefold() for name in parse_names(texts[name])] for texts in (current, set_values))
+        if before == after:
             changed[name] = current[name]
     for name in unset:
         check_property_name(name)
@@ -504,25 +495,20 @@ def alter_properties(
     fixed = {n for n in (*current, *changed) if FIELD.match(n) or n.startswith((GENERATED, IDENTITY))}
     if changed.get(PARTITION_FIELDS) != current.get(PARTITION_FIELDS):
         raise InvalidOptionError(
-            f"property {PARTITION_FIELDS} is {current.get(PARTITION_FIELDS, 'its default')!r} and says how the table "
-            "is partitioned, which set_partitioning(…) changes (in SQL CALL streamhouse.system.set_partitioning); "
-            "leave it out"
+            f"property {PARTITION_FIELDS} is {current.get(PARTITION_FIELDS, 'its default')!r} and cannot be set; "
+            "change the partitioning with set_partitioning(…) (in SQL CALL streamhouse.system.set_partitioning)"
         )
     for name in sorted(FIXED_PROPERTIES | fixed):
         if changed.get(name) != current.get(name):
             raise InvalidOptionError(
-                f"property {name} is fixed when the table is created (found {current.get(name, 'its default')!r}, "
-                f"wanted {changed.get(name, 'its default')!r}); create a new table and copy the rows"
+                f"property {name} is fixed at creation: found {changed.get(name, 'its default')!r}, expected "
+                f"{current.get(name, 'its default')!r}; create a new table and copy the rows"
             )
     return changed
 
 
-def _folded_names(text: str) -> list[str]:
-    return [name.casefold() for name in parse_names(text)]
-
-
 def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) -> tuple[str, ...]:
-    """Return the partition columns in the schema's spelling.
+    """Return the partition columns as the schema spells them.
 
     Raises `InvalidOptionError` for a nested or duplicate column, or if no other column remains, and
     `SchemaMismatchError` for an unknown column.
@@ -531,9 +517,13 @@ def check_partition_columns(partition_by: Sequence[str], schema: TableSchema) ->
     for name in columns:
         if pa.types.is_nested(schema.column(name).type):
             kind = type_name(schema.column(name).type)
-            raise InvalidOptionError(f"partition column '{name}' has type {kind}; partition by columns of plain types")
+            raise InvalidOptionError(
+                f"partition column '{name}' has type {kind}, expected a plain type; choose another"
+            )
     if len(columns) == len(schema.columns):
-        raise InvalidOptionError(f"all columns ({', '.join(columns)}) are partition columns; leave one for the data")
+        raise InvalidOptionError(
+            f"all columns ({', '.join(columns)}) are partition columns; partition by fewer columns"
+        )
     return columns
 
 
@@ -547,12 +537,6 @@ def _partition_fields(
     if tuple(field.column for field in fields if field.transform == "identity") != partitions:
         reject(PARTITION_FIELDS, text, f"the partition columns ({join_names(partitions)}) and transforms")
     return fields
-
-
-def _refuse_transforms(fields: Sequence[PartitionField], expected: str) -> None:
-    for field in fields:
-        if field.transform != "identity":
-            raise InvalidOptionError(f"PARTITIONED BY {field}: transforms need {expected}")
 
 
 def has_statistics(arrow: pa.DataType) -> bool:
@@ -574,7 +558,7 @@ def _retention_ms(text: str | None) -> int | None:
         return None
     retention_ms = parse_duration_ms(CHANGELOG_RETENTION, text)
     if retention_ms == 0:
-        reject(CHANGELOG_RETENTION, text, "a time longer than 0; unset it to keep what the log keeps")
+        reject(CHANGELOG_RETENTION, text, "a duration above 0, or no value for the retention of the log")
     return retention_ms
 
 
@@ -584,7 +568,7 @@ def _primary_key(properties: Mapping[str, str], schema: TableSchema) -> tuple[st
     for name in properties:
         if is_keyed_property(name):
             raise InvalidOptionError(
-                f"property {name} belongs to tables with a primary key; set {PRIMARY_KEY}, or leave it out"
+                f"property {name} requires a primary key; set {PRIMARY_KEY}, or leave the property out"
             )
     return ()
 
@@ -596,13 +580,13 @@ def _can_be_bucketed(arrow: pa.DataType) -> bool:
 def _bucket_key(text: str, schema: TableSchema, lake_format: LakeFormat) -> tuple[str, ...]:
     key = _distinct("bucket.key", parse_names(text), schema)
     if len(key) > 1 and lake_format == "iceberg":
-        reject("bucket.key", text, "one column, because an Iceberg bucket is taken of one")
+        reject("bucket.key", text, "one column, because an Iceberg bucket is computed from one column")
     for name in key:
         arrow = schema.column(name).type
         if not _can_be_bucketed(arrow):
             raise InvalidOptionError(
-                f"bucket.key '{name}' has type {type_name(arrow)}, which cannot be bucketed; choose a column of "
-                "integers, decimals, text, binary, dates or timestamps"
+                f"bucket.key '{name}' has type {type_name(arrow)}, expected integers, decimals, strings, binary, dates "
+                "or timestamps; choose another column"
             )
     return key
 
@@ -618,7 +602,7 @@ def _statistics_columns(text: str | None, schema: TableSchema, always: tuple[str
         for name in names - {column.name for column in candidates}:
             kind = type_name(schema.column(name).type)
             raise InvalidOptionError(
-                f"table.statistics.columns has '{name}' of type {kind}, which has no minimum and maximum; leave it out"
+                f"table.statistics.columns has '{name}' of type {kind}, which has no statistics; leave it out"
             )
     return tuple(column.name for column in candidates if column.name in names)
 
@@ -627,7 +611,7 @@ def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str
     columns = tuple(schema.column(name).name for name in names)
     for name in columns:
         if columns.count(name) > 1:
-            raise InvalidOptionError(f"{role}: column '{name}' is there twice; name it once")
+            raise InvalidOptionError(f"{role}: column '{name}' occurs twice; name it once")
     return columns
 
 
@@ -646,7 +630,7 @@ def check_variants(schema: TableSchema, lake_format: str) -> None:
     for column in schema.columns:
         if is_variant(column.type):
             raise SchemaMismatchError(
-                f"column '{column.name}' is VARIANT, and an Iceberg lake cannot hold it: variants are of Iceberg's "
-                "format 3, which pyiceberg does not write, and it has no type for them; choose a Paimon lake "
-                "(table.datalake.format=paimon) or no lake (table.datalake.enabled=false), or store JSON as STRING"
+                f"column '{column.name}' is VARIANT, which requires Iceberg's format 3, and pyiceberg cannot write "
+                "that; choose a Paimon lake (table.datalake.format=paimon) or no lake (table.datalake.enabled=false), "
+                "or store JSON as STRING"
             )

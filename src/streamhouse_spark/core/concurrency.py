@@ -178,6 +178,18 @@ def _reopen() -> None:
 os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
 
 
+class ThreadPool:
+    """Threads of the whole process, started as they are needed. A child starts its own."""
+
+    def __init__(self, threads_max: int, name: str) -> None:
+        self._threads_max, self._name = threads_max, name
+        self.renew_in_child()
+        reinit_after_fork(self)
+
+    def renew_in_child(self) -> None:
+        self.executor = ThreadPoolExecutor(self._threads_max, thread_name_prefix=self._name)
+
+
 def parallel_map(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
     """Yield the results in the order of the items. The first error ends the work.
 

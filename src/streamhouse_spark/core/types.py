@@ -9,6 +9,8 @@ from typing import Final
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, quote
 
+CONSUMER_EPOCHS: Final = "streamhouse.consumer."
+"""Prefix of the application ids under which a log records the epochs of the followers that hold a consumer."""
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
 """Prefix of the application ids under which a log records allocated identity numbers."""
 PUBLICATIONS: Final = "streamhouse.branch."
@@ -18,6 +20,7 @@ REQUESTS: Final = "streamhouse.request."
 ROLLBACKS: Final = "streamhouse.rollback."
 """Prefix of the application ids of rollbacks; the version is that of the restored state."""
 _RESERVED: Final = {
+    CONSUMER_EPOCHS: "say which process follows the table under a name",
     IDENTITY_NUMBERS: "say how many numbers of an identity column were handed out",
     PUBLICATIONS: "say which branches were published",
     REQUESTS: "belong to requests with an Idempotency-Key",
@@ -146,8 +149,8 @@ class TableName:
         """Return the path of a table. Rejects suffixes and branches."""
         if (path := self.require_rows(doing)).branch is not None:
             raise InvalidNameError(
-                f"cannot {doing} {self}: a branch takes and gives rows alone; use {path.base}, or for the branch "
-                "itself fast_forward and drop_branch"
+                f"cannot {doing} {self}: a branch supports only reads and writes of rows; use {path.base}, or "
+                "fast_forward and drop_branch for the branch itself"
             )
         return path
 
@@ -240,6 +243,11 @@ def check_app_id(app_id: str) -> None:
                 f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
                 "choose another one"
             )
+
+
+def is_reserved(app_id: str) -> bool:
+    """Return whether the application id is for the package's own use, and belongs to no writer."""
+    return app_id.startswith(tuple(_RESERVED))
 
 
 def is_text_list(value: object) -> bool:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile
+from streamhouse_spark.lake.parquet.compaction import GroupWriter, RewrittenGroup, RunGroups, SizedFile
 from streamhouse_spark.lake.tiering.job import TieringReport, run_task, shared_records
 from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks
 from streamhouse_spark.lake.tiering.round import RunTasks
@@ -113,7 +113,7 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
     Spark's UI shows ``doing`` and the number of groups, except with Spark Connect.
     """
 
-    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
+    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
         ordered = sorted(groups, key=lambda group: group.size_bytes, reverse=True)
         mib = sum(group.size_bytes for group in groups) >> 20
 
@@ -124,7 +124,7 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
 
         with _with_job_description(spark, f"{doing}: {len(groups)} groups of files, {mib} MiB"):
             results = _run_job(spark, len(ordered), write)
-        return [Rewritten.from_json(json.loads(result)) for result in results]
+        return [RewrittenGroup.from_json(json.loads(result)) for result in results]
 
     return run
 

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.core.arrow_rows import combine_small_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import TableNotFoundError
 
 CALL_OPTION: Final = "__streamhouse_call"

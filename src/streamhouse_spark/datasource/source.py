@@ -30,7 +30,7 @@ from streamhouse_spark.config.spark_options import (
     parse_write_options,
     table_option,
 )
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import rpc_arguments
 from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_after
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError

@@ -14,7 +14,7 @@ from typing import Any
 from streamhouse_spark.config.table_properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names
-from streamhouse_spark.core.paths import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
+from streamhouse_spark.core.warehouse_layout import NAME_PROPERTY, NAMESPACE_PROPERTY, PROPERTY_PREFIX, dataset_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.system_tables import bucket_lags

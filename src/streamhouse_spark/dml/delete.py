@@ -23,9 +23,9 @@ from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.partition_filter import OverwriteFilter, OverwriteFilterFactory
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
-from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.group_commit import CommitResult
-from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import StagedRows, make_append_action
@@ -111,7 +111,7 @@ def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFil
     """
     request = ScanRequest(choice.columns, Pruning(choice.node), names_rows=True)
     read, plan = ReadVersion.of(snapshot.state), plan_scan(table, snapshot, request).plan(table)
-    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.pieces):
+    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.tasks):
         read = take_read_version(table, snapshot.state)
         plan = plan_scan(table, snapshot, request).plan(table)
     ids = [np.zeros(0, np.int64)]

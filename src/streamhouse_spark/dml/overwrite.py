@@ -34,8 +34,8 @@ from streamhouse_spark.expressions.partition_filter import (
     PartitionOverwriteFilter,
 )
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
+from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import TableState

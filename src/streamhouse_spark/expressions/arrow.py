@@ -1,4 +1,4 @@
-"""Predicates as Arrow expressions: an expression for a tree, and a tree node for an opaque expression."""
+"""Translation of predicate trees to Arrow expressions, and a tree node for an opaque Arrow expression."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _TEXT_TESTS: Final[Mapping[str, Callable[[pc.Expression, str], pc.Expression]]] 
 
 
 def to_expression(node: Node, types: Mapping[str, pa.DataType]) -> pc.Expression | None:
-    """Return the expression with the node's value for every row, as in Spark; None if Arrow has none.
+    """Translate a tree to an expression that has Spark's value for every row; None if Arrow has no such expression.
 
-    Floats support only equality and IN, because NaN and -0.0 order differently.
+    Floats support only equality and IN, because Arrow orders NaN and -0.0 differently.
     """
     match node:
         case And(children) | Or(children):
@@ -86,9 +86,9 @@ def _compare(test: str, column: pc.Expression, value: Any, kind: pa.DataType) ->
 
 @dataclass(frozen=True, eq=False)
 class ArrowFilter(Node):
-    """A `Node` for an opaque Arrow expression, evaluated the way Arrow prunes Parquet row groups.
+    """A predicate that is an opaque Arrow expression, pruned by Arrow as it prunes Parquet row groups.
 
-    Arrow simplifies the expression under the guarantee that the bounds give, if possible to one that is never true.
+    Bounds become a guarantee. Arrow simplifies the expression under the guarantee, to "never true" if it can.
     """
 
     expression: pc.Expression
@@ -115,9 +115,9 @@ class ArrowFilter(Node):
 
     @cached_property
     def _column_names(self) -> frozenset[str]:
-        """Columns whose names occur in the expression's text: all that it references, perhaps more.
+        """Columns whose names occur in the expression's text: all referenced columns, and perhaps others.
 
-        Arrow simplifies comparisons with NaN wrongly, so an expression with NaN does not prune by float columns.
+        Float columns are omitted from an expression with NaN, because Arrow simplifies comparisons with NaN wrongly.
         """
         text = str(self.expression)
         has_nan = "nan" in text.casefold()
@@ -136,20 +136,20 @@ def _make_guarantees(bounds: Mapping[str, Bounds], schema: pa.Schema) -> pc.Expr
 
 
 def _make_guarantee(field: pc.Expression, bounds: Bounds, data_type: pa.DataType) -> pc.Expression | None:
-    """Return the guarantee that bounds give; None without one, such as for NaN, which Arrow cannot express."""
+    """Return the bounds of a column as an expression; None if Arrow cannot express them, as with NaN."""
     if not bounds.may_have_value:
         return field.is_null()
     low, high = _to_scalar(bounds.low, data_type), _to_scalar(bounds.high, data_type)
     if low is None or high is None or bounds.may_be_nan:
         return None
     above, below = field >= low, field <= high
-    if bounds.may_be_null:  # repeated for each bound, because Arrow does not look deeper
+    if bounds.may_be_null:  # repeated for each bound, because Arrow does not use a nested condition
         above, below = above | field.is_null(), below | field.is_null()
     return above & below
 
 
 def _to_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar | None:
-    """Return a bound in the column's type; None without a bound, or if it does not fit the type."""
+    """Return a bound in the column's type; None if there is no bound, or the type does not hold it."""
     if value is None or family_of(data_type) is None:
         return None
     if isinstance(value, tuple):

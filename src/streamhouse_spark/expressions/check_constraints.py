@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import ConstraintViolatedError, InvalidOptionError, quote
-from streamhouse_spark.expressions.sql import Part, parse_expression
+from streamhouse_spark.expressions.sql import SqlExpression, evaluate, parse_expression
+from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import TableSchema
 
 CONSTRAINT: Final = "table.constraint."
@@ -30,12 +31,12 @@ class Check:
 
     name: str
     text: str
-    condition: Part
+    condition: SqlExpression
 
     def find_violations(self, rows: pa.Table | pa.RecordBatch) -> Any:
-        """Return for each row whether the condition is false, null if it is null.
+        """Return for each row whether the condition is false; null if the condition is null.
 
-        A row for which a number in the condition overflows violates the constraint, as it is an error in Spark.
+        A row for which a number in the condition overflows violates the constraint, because Spark rejects it too.
         """
         try:
             return self.is_false(rows)
@@ -50,15 +51,13 @@ class Check:
 
     def is_false(self, rows: pa.Table | pa.RecordBatch) -> Any:
         """Return for each row whether the condition is false. Raises ``pa.ArrowInvalid`` if a number overflows."""
-        from streamhouse_spark.expressions.evaluation import evaluate
-
         return pc.invert(evaluate(self.condition, rows))
 
 
 def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Check, ...]:
     """Parse the constraints from the properties of a table with this schema.
 
-    Raises `InvalidOptionError` for duplicate names, case-insensitively, and for a text that is not a condition over the
+    Raises `InvalidOptionError` for names that differ at most in case, and for a text that is not a condition over the
     columns.
     """
     checks: dict[str, Check] = {}
@@ -68,30 +67,31 @@ def parse_checks(properties: Mapping[str, str], schema: TableSchema) -> tuple[Ch
         name = check_constraint_name(key)
         if name.casefold() in checks:
             raise InvalidOptionError(
-                f"the table has a constraint '{checks[name.casefold()].name}' already; choose another name "
-                f"than '{name}'"
+                f"constraint name is '{name}', and the table already has a constraint "
+                f"'{checks[name.casefold()].name}'; choose another name"
             )
         condition = parse_expression(text, schema, f"constraint '{name}' CHECK")
         if condition.type != pa.bool_():
             raise InvalidOptionError(
-                f"constraint '{name}' CHECK ({text}) is not a condition; compare it with something"
+                f"constraint '{name}' CHECK ({text}) has type {type_name(condition.type)}, expected a condition; "
+                "compare the expression with a value"
             )
         checks[name.casefold()] = Check(name, text, condition)
     return tuple(checks.values())
 
 
 def check_constraint_name(key: str) -> str:
-    """Return the name in a constraint's property. Raises `InvalidOptionError` for an invalid one."""
+    """Return the constraint name in a property key. Raises `InvalidOptionError` for an invalid name."""
     name = key.removeprefix(CONSTRAINT)
     if _NAME.fullmatch(name) is None:
         raise InvalidOptionError(
-            f"a constraint has the name {quote(name)}, expected up to 128 letters, digits, _ and -, a letter first"
+            f"constraint name is {quote(name)}, expected a letter and up to 127 letters, digits, _ and -"
         )
     return name
 
 
 def find_constraint_property(properties: Mapping[str, str], name: str) -> str | None:
-    """Return the property of the constraint with this name, case-insensitively, or None."""
+    """Return the property key of a constraint, whose name is case-insensitive, or None."""
     folded_key = (CONSTRAINT + name).casefold()
     return next((key for key in properties if key.casefold() == folded_key), None)
 
@@ -101,13 +101,13 @@ def require_constraints(checks: Iterable[Check], rows: pa.Table | pa.RecordBatch
     if not rows.num_rows:
         return
     for check in checks:
-        breaches = ViolationCounter(check)
-        breaches.look(rows)
-        breaches.require_none(f"for {table}", "correct these rows or leave them out")
+        violations = ViolationCounter(check)
+        violations.add(rows)
+        violations.require_none(f"for {table}", "correct these rows or leave them out")
 
 
 class ViolationCounter:
-    """Counts the rows that violate a constraint, and keeps the first one."""
+    """Counts the rows that violate a constraint, and retains the first of them for the error."""
 
     def __init__(self, check: Check) -> None:
         self._check = check
@@ -115,15 +115,15 @@ class ViolationCounter:
         self._num_rows = 0
         self._example = ""
 
-    def look(self, rows: pa.Table | pa.RecordBatch) -> None:
+    def add(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Check more rows."""
         self._num_rows += rows.num_rows
-        breach = self._check.find_violations(rows)
-        if not pc.any(breach).as_py():
+        violations = self._check.find_violations(rows)
+        if not pc.any(violations).as_py():
             return
-        self._count += pc.sum(breach).as_py()
+        self._count += pc.sum(violations).as_py()
         if not self._example:
-            row = rows.slice(pc.index(breach, True).as_py(), 1)
+            row = rows.slice(pc.index(violations, True).as_py(), 1)
             columns = self._check.condition.columns()
             names = [name for name in rows.schema.names if name in columns][:_SHOWN_COLUMNS]
             self._example = ", ".join(f"{name} = {quote(to_python(row.column(name)[0]))}" for name in names)
@@ -132,12 +132,15 @@ class ViolationCounter:
             except pa.ArrowInvalid as error:
                 self._example += f" (a number is too large for its type: {error})"
 
-    def require_none(self, where: str, advice: str) -> None:
-        """Raise `ConstraintViolatedError` with the number of violations and the first one."""
+    def require_none(self, where: str, remedy: str) -> None:
+        """Raise `ConstraintViolatedError` with the number of violations and the first row that violates the constraint.
+
+        ``where`` follows the number of rows in the error, and ``remedy`` ends it.
+        """
         if self._count:
             raise ConstraintViolatedError(
-                f"{self._count} of {self._num_rows} rows {where} are in breach of constraint '{self._check.name}' "
-                f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {advice}"
+                f"{self._count} of {self._num_rows} rows {where} violate constraint '{self._check.name}' "
+                f"CHECK ({self._check.text}), such as {self._example}; nothing was written, {remedy}"
             )
 
 

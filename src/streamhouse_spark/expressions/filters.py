@@ -1,12 +1,11 @@
 """Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
 
-An expression means the same as in Arrow. Predicates guarantee more: column names are case-insensitive, and null equals
-nothing, as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares
-decimals of different scales and does not compare large integers with floats; next to a decimal, a float has its decimal
-notation's value. Dates and timestamps compare as integers of any size, and those beyond Python's range are given as
-Arrow scalars.
+An expression is evaluated by Arrow. A list guarantees more: column names are case-insensitive, and null equals nothing,
+as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares decimals of
+different scales and does not compare large integers with floats. A float that is compared with a decimal has the value
+of its decimal notation. Dates and timestamps compare as integers; values beyond Python's range are Arrow scalars.
 
-A `Projection` is what a read needs of a filter: the columns to read, the filter to apply, and the result's columns.
+A `Projection` describes a read: the columns to read, the filter to apply, and the columns of the result.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class Filter:
     expression: pc.Expression | None
     predicates: tuple[Predicate, ...] = ()
     node: Node | None = None
-    """The tree of the given expression, if the caller knows it."""
+    """The predicate tree of the expression, if the caller has it."""
 
     def bound(self, schema: pa.Schema) -> BoundFilter:
-        """Return the filter for rows of this schema: names in its spelling, values compared as its types.
+        """Return the filter for rows of this schema: names as the schema spells them, values in the columns' types.
 
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
@@ -75,13 +74,13 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class BoundFilter:
-    """A filter for rows of one schema. It is true for the matching rows; null does not match."""
+    """A filter for rows of one schema. Rows match if the expression is true, and not if it is null."""
 
     expression: pc.Expression
     node: Node
     """Predicate that all matching rows satisfy, for skipping files and segments."""
     columns: tuple[str, ...] | None
-    """The columns that it needs, each once; None if unknown."""
+    """The distinct columns that the filter reads; None if unknown."""
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which of the rows match."""
@@ -130,9 +129,9 @@ def _refuse(item: Any) -> NoReturn:
 
 
 def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node]:
-    """Return the predicate as an expression, and as a tree that all of its rows satisfy.
+    """Return a comparison as an Arrow expression, and as a predicate tree that all of its rows satisfy.
 
-    The tree has values of the column's type, and rounding loses no row. Bounds are unreliable for infinities.
+    The tree has values of the column's type, whose rounding loses no row. Bounds are unreliable for infinities.
     """
     column, kind, value = pc.field(field.name), field.type, _parse_operand(operand)
     match name:
@@ -146,7 +145,7 @@ def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node
     if (number := _exact(value, kind)) is not None:
         return _bind_number(field, name, number)
     if pa.types.is_timestamp(kind) and _is_time(value):
-        _to_member(field, value)  # Arrow rejects zoned against plain times only when it reads rows
+        _to_member(field, value)  # Arrow rejects a time with the wrong zone only when it reads rows
     try:
         expression = COMPARISONS[name](column, value)
     except _ARROW_ERRORS as error:
@@ -173,7 +172,7 @@ def _bind_members(field: pa.Field, value: Any) -> tuple[pc.Expression, Node]:
 
 
 def _bind_number(field: pa.Field, name: str, value: decimal.Decimal) -> tuple[pc.Expression, Node]:
-    """Compare exactly: with the value rounded down to the column's type, and an operator that allows for rounding."""
+    """Compare exactly: round the value down to the column's type, and adapt the operator to the rounding."""
     column, kind = pc.field(field.name), field.type
     always = column == column  # noqa: PLR0124 - null for null
     never = column != column  # noqa: PLR0124 - null for null
@@ -205,7 +204,7 @@ def _parse_members(column: str, value: Any) -> list[Any]:
 
 
 def _require_single(column: str, name: str, value: Any) -> None:
-    """Raise `InvalidOptionError` for a list or mapping: Arrow compares neither, and crashes if one contains itself."""
+    """Reject a list or mapping with `InvalidOptionError`: Arrow crashes if it contains itself."""
     if isinstance(value, list | tuple | set | Mapping):
         raise InvalidOptionError(f"filter ({column!r}, {name!r}, …): expected single values, found {quote(value)}")
 
@@ -237,9 +236,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _exact(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return the value as an exact number for a column of this type, or None if it is not a number.
+    """Return the value as an exact number that compares with a column of this type, or None if it is not a number.
 
-    Next to a decimal, a float has its decimal notation's value. Dates and timestamps are `scalar_to_ticks`.
+    Dates and timestamps are numbers as in `scalar_to_ticks`.
     """
     if pa.types.is_date32(kind):
         return _days(value)
@@ -262,7 +261,7 @@ def _days(value: Any) -> decimal.Decimal | None:
 
 
 def _ticks(value: Any, kind: pa.DataType) -> decimal.Decimal | None:
-    """Return a time in units of a timestamp type; None if only one of the two has a zone."""
+    """Return a time in units of a timestamp type; None if only the time or only the type has a zone."""
     if isinstance(value, dt.datetime):
         if (value.tzinfo is None) is not (kind.tz is None):
             return None
@@ -304,8 +303,9 @@ def _number(value: decimal.Decimal, kind: pa.DataType) -> pa.Scalar | None:
 
 
 def _to_member(field: pa.Field, value: Any) -> Any:
-    """Return the value in the column's type, None if no value of the type equals it; dates and times are
-    `scalar_to_ticks`.
+    """Return the value in the column's type, or None if no value of the type equals it.
+
+    Dates and timestamps are integers as in `scalar_to_ticks`.
     """
     kind, types = field.type, pa.types
     if _is_exact(kind):
@@ -326,7 +326,7 @@ def _to_member(field: pa.Field, value: Any) -> Any:
     if not fits:
         raise InvalidOptionError(
             f"filter on column '{field.name}' of type {kind}: found a value of type {type(value).__name__}; "
-            "give one of the column's type"
+            "specify a value of the column's type"
         )
     return value
 
@@ -337,7 +337,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
-    """Bind the expression as a read would, so that an invalid one is rejected before anything is read."""
+    """Evaluate the expression over no rows, so that an invalid expression is rejected before anything is read."""
     import pyarrow.dataset as ds  # imports pandas if installed
 
     try:
@@ -352,21 +352,22 @@ def _check(expression: pc.Expression, schema: pa.Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The ``columns`` of the result, and ``read_columns`` (None: all), which include those of the filter."""
+    """The columns of a read's result, and its filter."""
 
     schema: pa.Schema
     columns: tuple[str, ...]
     read_columns: tuple[str, ...] | None
+    """``columns`` and the columns of the filter; None for all."""
     filter: pc.Expression | None = None
     node: Node = ALWAYS_TRUE
-    """The filter for skipping files, segments and rows."""
+    """The filter as a predicate tree, for skipping files, segments and rows."""
 
     @classmethod
     def of(cls, schema: TableSchema, columns: Sequence[str] | None, filter_: Filter | None) -> Projection:
         """Create the projection of a read.
 
-        Raises `SchemaMismatchError` for an unknown or duplicate column, `InvalidOptionError` for a filter that does not
-        fit the columns' types.
+        Raises `SchemaMismatchError` for an unknown or duplicate column, and `InvalidOptionError` for a filter that the
+        columns' types do not support.
         """
         names = schema.names if columns is None else _names(schema.arrow, columns)
         bound = filter_.bound(schema.arrow) if filter_ is not None else None
@@ -379,21 +380,18 @@ class Projection:
         return cls(out, names, read, bound.expression if bound else None, bound.node if bound else ALWAYS_TRUE)
 
     def finish(self, table: pa.Table) -> pa.Table:
-        """Return the requested columns, in order."""
+        """Return the requested columns, in the requested order."""
         return table if table.schema.equals(self.schema) else table.select(list(self.columns))
 
     def joined(self, parts: Sequence[pa.Table]) -> pa.Table:
         """Concatenate finished tables."""
         if not self.columns:  # Arrow loses the row count of tables without columns
             return pa.table([pa.nulls(sum(part.num_rows for part in parts))], names=[""]).select([])
-        return pa.concat_tables([self.empty(), *parts])
-
-    def empty(self) -> pa.Table:
-        return self.schema.empty_table()
+        return pa.concat_tables([self.schema.empty_table(), *parts])
 
 
 def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: Filter | None) -> pa.Table:
-    """Filter rows of any schema and return the requested columns. Raises as `Projection.of` does."""
+    """Filter rows of any schema and return the requested columns. Raises the errors of `Projection.of`."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
         rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)
@@ -406,5 +404,5 @@ def _names(schema: pa.Schema, columns: Sequence[str]) -> tuple[str, ...]:
     names = tuple(find_field(schema, name).name for name in columns)
     for name in names:
         if names.count(name) > 1:
-            raise SchemaMismatchError(f"the column '{name}' is asked for twice; name it once")
+            raise SchemaMismatchError(f"column '{name}' is requested twice; name it once")
     return names

@@ -1,8 +1,8 @@
-"""Functions of SQL expressions: type resolution, and evaluation over Arrow columns. Pure.
+"""Functions and comparisons over Arrow columns with Spark's types and results. Pure.
 
 Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
-text of a TIMESTAMP are in UTC, on every machine and in every session. Calendar fields are computed here, because
-Arrow's own functions store years in 16 bits and return wrong dates for other years.
+string of a TIMESTAMP are in UTC, on every machine and in every session. Calendar fields are computed here, because
+Arrow's functions store years in 16 bits and return wrong dates for other years.
 """
 
 from __future__ import annotations
@@ -46,14 +46,16 @@ _UNITS: Final[Mapping[str, str]] = {
 }
 _DATE_UNITS: Final = ("year", "quarter", "month", "week")
 _TIMES: Final[Mapping[str, Callable[[Any], Any]]] = {"hour": pc.hour, "minute": pc.minute, "second": pc.second}
+_COMPARISONS: Final = {"=": "equal", "!=": "not_equal", "<": "less", "<=": "less_equal"}
+_MIRRORED: Final = {">": "<", ">=": "<="}
 _ARITHMETIC: Final = ("add", "subtract", "multiply", "negative")
 _LENGTHS: Final = ("length", "char_length", "character_length")
 _EXACT_DIGITS_MAX: Final = 76
-"""Digits of Arrow's widest decimal, in which sums and products are exact."""
+"""Digits of Arrow's widest decimal type, which holds sums and products exactly."""
 _TEXT_SCALE_MAX: Final = 6
-"""Decimals with up to this scale have no exponent in Arrow's texts, as in Spark's."""
+"""Arrow formats decimals of at most this scale without an exponent, as Spark does."""
 _INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
-"""Integer bits → digits of Spark's decimal for it."""
+"""Bits of an integer type → digits of Spark's decimal type for it."""
 _DATE_DAYS: Final = (-719162, 2932896)
 _TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
 Chosen = tuple[str, pa.DataType, Sequence[int], Any]
@@ -107,10 +109,7 @@ def day_of(values: Any) -> Any:
 
 
 def beginning_of(values: Any, unit: str) -> Any:
-    """Truncate each date or timestamp to the unit.
-
-    Raises ``pa.ArrowInvalid`` if the result is below the type's range.
-    """
+    """Truncate each date or timestamp to the unit. Raises ``pa.ArrowInvalid`` for a result below the type's range."""
 
     def begin(ticks: Ints, is_date: bool) -> Ints:  # noqa: FBT001
         if unit not in _BEGINNINGS:
@@ -120,7 +119,7 @@ def beginning_of(values: Any, unit: str) -> Any:
         else:
             rounded = _BEGINNINGS[unit](_days(ticks, is_date=False)) * _DAY_MICROS
         if (rounded > ticks).any():  # wrapped around
-            raise pa.ArrowInvalid(f"the beginning of the {unit} is before the least {values.type}")
+            raise pa.ArrowInvalid(f"the beginning of the {unit} is before the first {values.type}")
         return rounded
 
     return _each(values, values.type, begin)
@@ -131,7 +130,7 @@ def _days(ticks: Ints, *, is_date: bool) -> Ints:
 
 
 def _each(values: Any, kind: pa.DataType, function: Callable[[Ints, bool], Ints]) -> Any:
-    """Apply a function to the integers of dates or timestamps, null for null."""
+    """Apply a function to dates or timestamps as integers. Nulls remain null."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([_each(chunk, kind, function) for chunk in values.chunks], kind)
     is_date = pa.types.is_date32(values.type)
@@ -145,15 +144,15 @@ FUNCTIONS: Final = frozenset(
     [*FIELDS, *_TIMES, *_LENGTHS, "date", "to_date", "date_trunc", "trunc", "concat", "upper", "lower",
      "substring", "substr"]
 )  # fmt: skip
-"""The names that an expression may call, in lower case."""
+"""The functions that an expression may call, in lower case."""
 
 
 class UnsuitableError(Exception):
-    """No such function exists for operands of these types; the text lists what is supported."""
+    """A function does not support operands of these types. The text names the supported operands."""
 
 
 def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
-    """Resolve a function by name for operands of these types, some of which are constants.
+    """Resolve a function by name and operand types. ``constants`` are the values of constant operands, else None.
 
     Raises `UnsuitableError`.
     """
@@ -162,23 +161,29 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
     if name in _LENGTHS:
         name = "length"
     if name in ("concat", "upper", "lower", "length"):
-        _require(types and all(kind == pa.string() for kind in types), "texts are needed; CAST(… AS STRING) makes one")
-        _require(name == "concat" or len(types) == 1, "one text is needed")
+        _require(
+            types and all(kind == pa.string() for kind in types),
+            "operands must be strings; convert other values with CAST(… AS STRING)",
+        )
+        _require(name == "concat" or len(types) == 1, "expected one string")
         return name, pa.int32() if name == "length" else pa.string(), range(len(types)), None
     if name in ("substring", "substr"):
         return "substring", pa.string(), [0], _span(types, constants)
     if name in ("date_trunc", "trunc"):
         return _truncation(name, types, constants)
-    _require(len(types) == 1, "one value is needed")
+    _require(len(types) == 1, "expected one value")
     if name in ("date", "to_date"):
         return cast_function(types[0], pa.date32()), pa.date32(), [0], None
     allowed = _DATES if name in FIELDS else _DATES[1:]
-    _require(types[0] in allowed, "a timestamp is needed" if name in _TIMES else "a date or a timestamp is needed")
+    _require(types[0] in allowed, "expected a timestamp" if name in _TIMES else "expected a date or a timestamp")
     return name, pa.int32(), [0], None
 
 
 def cast_function(source: pa.DataType, target: pa.DataType) -> str:
-    """Return the function of a cast. Raises `UnsuitableError` if its result depends on machine or session."""
+    """Return the operator that casts ``source`` to ``target``.
+
+    Raises `UnsuitableError` for other casts, whose results may depend on the machine or session.
+    """
     if source == target:
         return "as same"
     if source in _DATES and target == pa.date32():
@@ -198,12 +203,13 @@ def cast_function(source: pa.DataType, target: pa.DataType) -> str:
     if target == pa.string() and source in _DATES:
         return "as text"
     raise UnsuitableError(
-        "possible are whole numbers and decimals to numbers and texts, and dates and timestamps to dates and texts"
+        "supported are casts of whole numbers and decimals to numbers and strings, and of dates and timestamps to "
+        "dates and strings"
     )
 
 
 def decimal_type(kind: pa.DataType, constant: Any = None) -> pa.DataType:
-    """Return Spark's decimal type for an exact number; a constant has only its own digits."""
+    """Return Spark's decimal type for an integer or decimal type. A constant integer has the digits of its value."""
     if pa.types.is_decimal(kind):
         return kind
     return pa.decimal128(_INT_DIGITS[kind.bit_width] if constant is None else len(str(abs(constant))), 0)
@@ -217,7 +223,7 @@ def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[An
     """Return the type of a sum, a product or a negation."""
     _require(
         all(_is_exact(kind) or pa.types.is_floating(kind) for kind in types),
-        "it calculates with numbers alone; CAST makes one of another value",
+        "operands must be numbers; convert other values with CAST",
     )
     if len({*types}) == 1 and not (pa.types.is_decimal(types[0]) and len(types) == 2):
         return types[0]
@@ -229,23 +235,23 @@ def _number_type(name: str, types: Sequence[pa.DataType], constants: Sequence[An
 
 
 def _decimal_result(name: str, left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    """Return Spark's type of a sum or product of decimals, which loses scale beyond 38 digits."""
+    """Return Spark's type of a sum or product of decimals. Beyond 38 digits, Spark reduces the scale."""
     if name == "multiply":
         precision, scale = left.precision + right.precision + 1, left.scale + right.scale
     else:
         scale = max(left.scale, right.scale)
         precision = max(left.precision - left.scale, right.precision - right.scale) + scale + 1
-    _require(precision <= _EXACT_DIGITS_MAX, f"it may have more than {_EXACT_DIGITS_MAX} digits")
+    _require(precision <= _EXACT_DIGITS_MAX, f"the result may have more than {_EXACT_DIGITS_MAX} digits")
     if precision > DECIMAL_PRECISION_MAX:
         scale = max(DECIMAL_PRECISION_MAX - (precision - scale), min(scale, 6))
     return pa.decimal128(min(precision, DECIMAL_PRECISION_MAX), scale)
 
 
 def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, int | None]:
-    """Return the half-open character range of a substring, from 0 on."""
-    _require(len(types) in (2, 3) and types[0] == pa.string(), "a text, a position and a length are needed")
+    """Return the half-open range of a substring's characters, counted from 0, or from the end if negative."""
+    _require(len(types) in (2, 3) and types[0] == pa.string(), "expected a string, a position and a length")
     position, *length = constants[1:]
-    _require(all(isinstance(n, int) for n in (position, *length)), "position and length have to be whole numbers")
+    _require(all(isinstance(n, int) for n in (position, *length)), "position and length must be whole numbers")
     first = position - 1 if position > 0 else position
     if not length:
         return first, None
@@ -254,16 +260,16 @@ def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, 
 
 
 def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
-    _require(len(types) == 2, "a unit in quotes and a value are needed")
+    _require(len(types) == 2, "expected a unit in quotes and a value")
     place = 0 if name == "date_trunc" else 1
     unit = _UNITS.get(str(constants[place]).lower()) if types[place] == pa.string() else None
     units = _DATE_UNITS if name == "trunc" else dict.fromkeys(_UNITS.values())
-    _require(unit in units, f"the unit has to be one of {', '.join(units)}, in quotes")
+    _require(unit in units, f"the unit must be one of {', '.join(units)}, in quotes")
     kind = types[1 - place]
     if name == "trunc":
-        _require(kind == pa.date32(), "a date is needed")
+        _require(kind == pa.date32(), "expected a date")
     else:
-        _require(kind == _TIMESTAMP, "a TIMESTAMP is needed; of a date there is trunc(…)")
+        _require(kind == _TIMESTAMP, "expected a TIMESTAMP; truncate dates with trunc(…)")
     return "floor", kind, [1 - place], unit
 
 
@@ -273,7 +279,7 @@ def _require(holds: Any, why: str) -> None:
 
 
 def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
-    """Evaluate a function. Raises ``pa.ArrowInvalid`` if an integer overflows its type."""
+    """Evaluate a function. Raises ``pa.ArrowInvalid`` if a number overflows its type."""
     if operator in _ARITHMETIC:
         return _calculate(operator, kind, operands)
     if operator == "concat":
@@ -296,13 +302,13 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument
 
 
 def to_float(values: Any, kind: pa.DataType) -> Any:
-    """Convert numbers to the nearest floats, decimals through text because Arrow's own cast is inexact."""
+    """Convert numbers to the nearest floats. Decimals are converted as strings, because Arrow's cast is inexact."""
     exact = pc.cast(values, pa.string()) if pa.types.is_decimal(values.type) else values
     return exact if exact.type == kind else pc.cast(exact, kind, safe=False)
 
 
 def to_decimal256(values: Any) -> Any:
-    """Convert exact numbers to decimals of their digits, whose sums and products Arrow makes wide enough."""
+    """Convert integers and decimals to wide decimals, whose sums and products have exact Arrow types."""
     if pa.types.is_integer(values.type):
         values = pc.cast(values, pa.decimal128(19, 0))
     return pc.cast(values, pa.decimal256(values.type.precision, values.type.scale))
@@ -325,23 +331,23 @@ def _round(values: Any, kind: pa.DataType) -> Any:
 
 
 def _time_text(values: Any) -> Any:
-    """Format dates and timestamps as Spark does. Raises ``pa.ArrowInvalid`` outside the years 1 to 9999."""
+    """Format dates and timestamps as Spark does. Raises ``pa.ArrowInvalid`` for years outside 1 to 9999."""
     is_date = values.type == pa.date32()
     numbers = pc.cast(values, pa.int32() if is_date else pa.int64())
     first, last = _DATE_DAYS if is_date else (_TIMESTAMP_MICROS[0], _TIMESTAMP_MICROS[1] - 1)
     if pc.any(pc.or_(pc.less(numbers, first), pc.greater(numbers, last))).as_py():
-        raise pa.ArrowInvalid("a date outside the years 1 to 9999 has no text of four digits for its year")
+        raise pa.ArrowInvalid("the year of a date is outside 1 to 9999")
     texts = pc.cast(_to_local_time(values), pa.string())
     return texts if is_date else pc.replace_substring_regex(texts, r"\.?0+$", "")
 
 
 def _to_local_time(values: Any) -> Any:
-    """Convert a timestamp to local time in UTC, without a time zone database."""
+    """Return a timestamp without its zone, in UTC. Needs no time zone database."""
     return values.cast(_TIMESTAMP_NTZ) if values.type == _TIMESTAMP else values
 
 
 def _change_case(values: Any, operator: str) -> Any:
-    """Change the case of texts by full Unicode rules: one letter may become two."""
+    """Change the case of strings by the full Unicode rules, by which one letter may become two."""
     if isinstance(values, pa.ChunkedArray):
         return pa.chunked_array([_change_case(chunk, operator) for chunk in values.chunks], pa.string())
     if pc.all(pc.string_is_ascii(values)).as_py() is not False:
@@ -360,3 +366,35 @@ _CASTS: Final[Mapping[str, Callable[[Any, pa.DataType], Any]]] = {
     "as rounded": lambda values, kind: _round(to_decimal256(values), kind),
     "as text": lambda values, _: _time_text(values),
 }
+
+
+def compare(operator: str, left: Any, right: Any) -> Any:
+    """Compare values of one type by ``=``, ``!=``, ``<``, ``<=``, ``>`` or ``>=``, null for null.
+
+    NaN equals itself and is greater than every number, as in Spark.
+    """
+    if operator in _MIRRORED:
+        return compare(_MIRRORED[operator], right, left)
+    answer = pc.call_function(_COMPARISONS[operator], [left, right])
+    if not pa.types.is_floating(left.type):
+        return answer
+    left_nan, right_nan = pc.is_nan(left), pc.is_nan(right)
+    match operator:
+        case "=":
+            return pc.or_(answer, pc.and_(left_nan, right_nan))
+        case "!=":
+            return pc.and_not(answer, pc.and_(left_nan, right_nan))
+        case "<":
+            return pc.or_(answer, pc.and_not(right_nan, left_nan))
+    return pc.or_(answer, right_nan)
+
+
+def exact_scalar(value: Any, kind: pa.DataType) -> pa.Scalar | None:
+    """Return a number, or another value of the type; None if the type does not hold exactly this value."""
+    try:
+        if pa.types.is_integer(kind) and value is not None:
+            return pa.scalar(int(value), kind) if int(value) == value else None
+        scalar = pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    return None if pa.types.is_floating(kind) and scalar.as_py() != value else scalar

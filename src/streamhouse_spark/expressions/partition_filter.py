@@ -1,4 +1,4 @@
-"""Rows chosen by partition or condition: for DROP PARTITION and for overwrites. Pure, over Arrow columns."""
+"""Filters by partition: for DROP PARTITION and for overwrites. Pure functions over Arrow columns."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 
 NULL_NAME = "__HIVE_DEFAULT_PARTITION__"
-"""The text of a null partition value, as in Hive's directories."""
+"""The string of a null partition value, as in Hive's directory names."""
 Bools = npt.NDArray[np.bool_]
 _TESTED_MAX: Final = 256
-"""Above this number of partitions, files are not pruned by partition, because the tests would take longer."""
+"""Files are not pruned by more partitions, because the tests would take longer than reading the files."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionMatches:
-    """All partitions with one of some combinations of values in some partition columns. Null and NaN are values."""
+    """A set of partitions, given by values of some or all partition columns. Null and NaN are values."""
 
     matches: tuple[tuple[tuple[str, pa.Scalar], ...], ...]
-    """Combinations of partition column → value in the column's type, each of at least one column."""
+    """Alternatives of (partition column, value in the column's type) pairs, at least one pair each."""
 
     @classmethod
     def of(
         cls, partitions: Iterable[object], schema: TableSchema, partition_by: Sequence[str], table: str
     ) -> PartitionMatches:
-        """Match the partitions with the values of mappings, whose names are case-insensitive.
+        """Create the set from mappings of column names, which are case-insensitive, to values.
 
-        Raises `InvalidOptionError` for a table without partitions, for a value that is not a non-empty mapping, and for
-        a name that is not a partition column; `SchemaMismatchError` for a value that does not fit its column.
+        Raises `InvalidOptionError` for a table without partitions, an empty mapping, another type, and a name that is
+        not a partition column; `SchemaMismatchError` for a value that does not fit its column.
         """
         matches = []
         for partition in partitions:
@@ -56,18 +56,18 @@ class PartitionMatches:
     def of_texts(
         cls, partition: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], table: str
     ) -> PartitionMatches:
-        """Match one partition as `of` does, with values as texts; `NULL_NAME` is null."""
+        """Create the set as `of` does, from one mapping with values as strings; `NULL_NAME` is null."""
         columns = _validate_partition(partition, partition_by, table)
         typed = {name: _cast_scalar(table, name, text, schema.column(name).type) for name, text in columns.items()}
         return cls.of([typed], schema, partition_by, table)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The partition columns that the matches use."""
+        """The partition columns that have values in ``matches``."""
         return tuple(dict.fromkeys(name for match in self.matches for name, _ in match))
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return which of the rows are in these partitions. The rows have at least `columns`."""
+        """Return which rows are in these partitions. The rows have at least `columns`."""
         is_match = np.zeros(rows.num_rows, np.bool_)
         for match in self.matches:
             masks = [_equality_mask(rows.column(name), value).to_numpy() for name, value in match]
@@ -75,13 +75,13 @@ class PartitionMatches:
         return is_match
 
     def holds(self, partition: Mapping[str, Any]) -> bool:
-        """Return whether a partition matches, given its columns' plain values (days and microseconds as integers)."""
+        """Return whether a partition is in the set. Its dates and timestamps are integers as in `scalar_to_ticks`."""
         return any(
             all(_are_equal(partition[name], scalar_to_ticks(value)) for name, value in match) for match in self.matches
         )
 
     def renamed(self, names: Mapping[str, str]) -> PartitionMatches:
-        """Return the same partitions with other column names."""
+        """Return the set for columns with other names."""
         return PartitionMatches(tuple(tuple((names[name], value) for name, value in match) for match in self.matches))
 
     def __str__(self) -> str:
@@ -92,25 +92,25 @@ class PartitionMatches:
 
 
 def _validate_partition(partition: object, partition_by: Sequence[str], table: str) -> dict[str, Any]:
-    """Return the values by the table's spelling of the names."""
+    """Return the values by column name, as the table spells it."""
     if not partition_by:
         raise InvalidOptionError(
-            f"table {table} is not partitioned by columns; truncate() removes all rows, DELETE those of a condition, "
+            f"table {table} is not partitioned by columns; remove all rows with truncate(), delete rows with DELETE, "
             "or partition a new table by a column"
         )
     expected = ", ".join(partition_by)
     if not isinstance(partition, Mapping) or not partition:
         raise InvalidOptionError(
-            f"the partition of {table} is {quote(partition)}, expected values of some of {expected}"
+            f"the partition of {table} is {quote(partition)}, expected values of one or more of {expected}"
         )
     spelled = {name.casefold(): name for name in partition_by}
     values: dict[str, Any] = {}
     for name, value in partition.items():
         column = spelled.get(name.casefold()) if isinstance(name, str) else None
         if column is None:
-            raise InvalidOptionError(f"{name!r} is no partition column of {table}; it is partitioned by {expected}")
+            raise InvalidOptionError(f"{name!r} is not a partition column of {table}, expected {expected}")
         if column in values:
-            raise InvalidOptionError(f"partition column '{column}' of {table} is there twice; name it once")
+            raise InvalidOptionError(f"partition column '{column}' of {table} is named twice; name it once")
         values[column] = value
     return values
 
@@ -122,10 +122,10 @@ def _cast_scalar(table: str, column: str, text: str, arrow: pa.DataType) -> pa.S
         return from_text(text, arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
         is_zoned = pa.types.is_timestamp(arrow) and arrow.tz is not None
-        advice = "with its zone, such as 2026-01-31T09:00:00Z" if is_zoned else "as SELECT shows it"
+        form = "with its zone, such as 2026-01-31T09:00:00Z" if is_zoned else "as SELECT shows it"
         raise SchemaMismatchError(
-            f"column '{column}' of {table} has type {type_name(arrow)}, and {text[:100]!r} is no value of it "
-            f"({str(error).splitlines()[0][:200]}); write it {advice}, {NULL_NAME} for null"
+            f"column '{column}' of {table} has type {type_name(arrow)}, and {text[:100]!r} is not a value of this "
+            f"type ({str(error).splitlines()[0][:200]}); write it {form}, or {NULL_NAME} for null"
         ) from error
 
 
@@ -150,7 +150,7 @@ def _is_nan(value: Any) -> bool:
 
 
 class OverwriteFilter(Protocol):
-    """Chooses rows by the columns of one schema."""
+    """Selects the rows that an overwrite replaces, by the columns of one schema."""
 
     @property
     def columns(self) -> tuple[str, ...] | None:
@@ -158,23 +158,23 @@ class OverwriteFilter(Protocol):
 
     @property
     def node(self) -> Node:
-        """Predicate that all chosen rows satisfy, for skipping files and segments."""
+        """Predicate that all selected rows satisfy, for skipping files and segments."""
 
     @property
     def expression(self) -> pc.Expression | None:
-        """True for exactly the chosen rows; None if only `mask` can tell."""
+        """Arrow expression that is true for exactly the selected rows; None if only `mask` can select them."""
 
     def mask(self, rows: pa.Table) -> Bools:
-        """Return which of the rows are chosen. They have at least `columns`."""
+        """Return which rows are selected. The rows have at least `columns`."""
 
 
 OverwriteFilterFactory = Callable[[TableSchema], OverwriteFilter]
-"""Creates the filter for a schema. Raises `SchemaMismatchError`, `InvalidOptionError` if that is impossible."""
+"""Creates the filter for a schema. Raises `SchemaMismatchError` or `InvalidOptionError` if the filter does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverwriteFilter:
-    """The rows of some partitions, by the values of all fields. Null and NaN are values."""
+    """Selects the rows of some partitions, by the values of all partition fields. Null and NaN are values."""
 
     partitions: pa.Table
     """The distinct partitions: one column per field."""
@@ -182,7 +182,7 @@ class PartitionOverwriteFilter:
 
     @classmethod
     def of(cls, rows: pa.Table, fields: Sequence[PartitionField]) -> PartitionOverwriteFilter:
-        """Choose the partitions of the rows."""
+        """Select the partitions that occur in the rows."""
         return cls(partitions_of(rows, fields), tuple(fields))
 
     @property
@@ -219,7 +219,7 @@ class PartitionOverwriteFilter:
 
 
 def partitions_of(rows: pa.Table, fields: Sequence[PartitionField]) -> pa.Table:
-    """Return the distinct partitions of the rows: one column of values per field."""
+    """Return the distinct partitions of the rows, one column per partition field."""
     values = [field.values(rows.column(field.column)) for field in fields]
     return distinct_rows(pa.table(values, names=[str(field) for field in fields]))
 

@@ -1,12 +1,14 @@
-"""Predicate trees and data skipping: one evaluator for "may any row match?" before a row is read. Pure.
+"""Predicate trees and data skipping: whether any row may match, decided before a row is read. Pure.
 
-Filters pushed by Spark and filters of the Python interface are converted to such trees. Segments, lake files and
-manifests provide bounds for each column. Every scan planner passes these to `may_match`.
+Filters pushed by Spark and filters of the Python interface are converted to predicate trees. Scan planners compare a
+tree with the bounds of columns in segments, lake files and manifests (`may_match`). `row_masks` applies a tree to rows.
 
-For rows known only by bounds, a filter may be true, false or null. `Node.outcomes` returns which of the three are
-possible for at least one such row; it may return too many, never too few. Rows for which the filter cannot be true need
-not be read. Values compare as in Spark: NaN equals itself and is greater than every number, and -0.0 equals 0.0. Dates
-are days, timestamps microseconds.
+A tree may keep too many rows, never too few: parts of a filter that it cannot express are `UNKNOWN`. Exact values, as
+CHECK constraints and generated columns need them, are computed by the typed expressions of `sql` instead.
+
+For rows known only by their bounds, a filter may be true, false or null. `Node.outcomes` returns which of the three are
+possible for at least one of these rows. Values compare as in Spark: NaN equals itself and is greater than every number,
+and -0.0 equals 0.0. Dates are days, timestamps microseconds.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ ANYTHING = TRUE | FALSE | NULL
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The possible values of a column: values within ``[low, high]`` (None: unbounded), nulls, both or neither.
+    """The possible values of a column: nulls, and values of `to_comparable` from ``low`` to ``high`` inclusive.
 
-    The interval may be too wide. Values have the form of `to_comparable`.
+    A bound is None if it is unknown. The interval may be too wide.
     """
 
     low: Any = None
@@ -38,7 +40,7 @@ class Bounds:
     may_be_null: bool = True
     may_have_value: bool = True
     may_be_nan: bool = False
-    """Whether NaN may occur in addition, which the interval does not cover."""
+    """Whether NaN may occur although it is outside the interval."""
 
 
 _NAN: Final = (1, 0.0)
@@ -49,12 +51,12 @@ ONLY_NULLS = Bounds(may_have_value=False)
 
 
 def constant_bounds(value: Any) -> Bounds:
-    """Return the bounds of a column with the same value in every row; None is null."""
+    """Return the bounds of a column whose value is the same in every row; None is null."""
     return ONLY_NULLS if value is None else Bounds(to_comparable(value), to_comparable(value), may_be_null=False)
 
 
 def to_comparable(value: Any) -> Any:
-    """Return the value in a form that compares as in Spark: floats with NaN above all numbers."""
+    """Return the value in a form that orders as in Spark, with NaN above all other floats."""
     if isinstance(value, float):
         return _NAN if value != value else (0, value)  # noqa: PLR0124 - NaN
     return value
@@ -70,7 +72,7 @@ def to_plan_value(value: Any) -> Any:
 
 
 def family_of(column: pa.DataType) -> str | None:
-    """Return the kind of values that a column of the type compares with; None for types whose order is not used."""
+    """Return the family of types whose values are comparable; None for types without bounds."""
     types = pa.types
     if types.is_integer(column) or types.is_decimal(column):
         return "number"
@@ -83,19 +85,19 @@ def family_of(column: pa.DataType) -> str | None:
 
 
 class Node(ABC):
-    """A predicate, or a part of one."""
+    """A node of a predicate tree."""
 
     __slots__ = ()
 
     @abstractmethod
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
-        """Return the possible outcomes for a row within the bounds, as a set of `TRUE`, `FALSE`, `NULL`.
+        """Return the possible outcomes for rows within the bounds, as a set of the bits `TRUE`, `FALSE` and `NULL`.
 
         Columns without bounds may have any value.
         """
 
     def values_of(self, column: str) -> frozenset[Any] | None:  # noqa: ARG002 - unknown by default
-        """Return the values (None is null) that the column must have for the filter to be true; None for any."""
+        """Return the values of the column for which the filter may be true (None is null); None if unrestricted."""
         return None
 
     def columns(self) -> frozenset[str]:
@@ -105,7 +107,7 @@ class Node(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Constant(Node):
-    """A part with the same outcomes for every row, or of which nothing is known."""
+    """A predicate with the same possible outcomes for every row."""
 
     possible: int = ANYTHING
 
@@ -196,13 +198,13 @@ class IsNull(_ColumnTest):
 
 @dataclass(frozen=True, slots=True)
 class Compare(_ColumnTest):
-    """``column operator value`` with ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``, never against null."""
+    """``column operator value``: ``= < <= > >= <=> STARTS_WITH ENDS_WITH CONTAINS``. The value is never null."""
 
     operator: str
     column: str
     value: Any
     is_false_for_nan: bool = False
-    """Whether NaN never satisfies the comparison, as in Arrow; else it compares as in Spark."""
+    """Whether NaN never satisfies the comparison, as in Arrow. By default NaN compares as in Spark."""
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
@@ -223,8 +225,9 @@ class Compare(_ColumnTest):
 class In(_ColumnTest):
     column: str
     values: tuple[Any, ...]
-    """The values without null, for which ``has_null`` stands."""
+    """The values other than null."""
     has_null: bool
+    """Whether the list contains null."""
     ascending: tuple[Any, ...] | None = field(init=False, repr=False, compare=False)
     """The sorted `to_comparable` values, for binary search; None if they are not mutually comparable."""
 
@@ -237,7 +240,7 @@ class In(_ColumnTest):
 
     def outcomes(self, bounds: Mapping[str, Bounds]) -> int:
         column_bounds = bounds.get(self.column, UNKNOWN_BOUNDS)
-        of_null = NULL if self.values or self.has_null else NULL | FALSE  # for an empty list, a Spark setting decides
+        of_null = NULL if self.values or self.has_null else NULL | FALSE  # a Spark setting decides about empty lists
         possible = of_null if column_bounds.may_be_null else 0
         if column_bounds.may_have_value:
             possible |= TRUE if self._may_have(column_bounds) else 0
@@ -314,10 +317,7 @@ def _invert_outcomes(outcomes: int) -> int:
 
 
 def _starts_with(low: Any, high: Any, prefix: str) -> int:
-    """Return the possible outcomes of a prefix test.
-
-    Texts with the prefix are contiguous in the order, starting with the prefix itself.
-    """
+    """Return the possible outcomes of a prefix test: strings with the prefix are contiguous, and it is the first."""
     is_below = high is not None and high < prefix
     is_above = low is not None and low > prefix and not low.startswith(prefix)
     all_inside = low is not None and high is not None and low.startswith(prefix) and high.startswith(prefix)
@@ -325,7 +325,7 @@ def _starts_with(low: Any, high: Any, prefix: str) -> int:
 
 
 def _of_constant(test: Callable[[str, str], bool]) -> Callable[[Any, Any, str], int]:
-    """Return the possible outcomes of a text test that is known only if all values are the same."""
+    """Return a text test over intervals, whose outcome is known only if all values are equal."""
 
     def outcomes(low: Any, high: Any, part: str) -> int:
         if low is None or low != high:
@@ -349,13 +349,13 @@ _INTERVALS = {
 
 
 def _compare_outcomes(operator: str, bounds: Bounds, value: Any) -> int:
-    """Return the outcomes of comparing non-null values with a `to_comparable` value."""
+    """Return the possible outcomes of comparing non-null values within the bounds with a `to_comparable` value."""
     possible = _INTERVALS[operator](bounds.low, bounds.high, value)
     return possible | _INTERVALS[operator](_NAN, _NAN, value) if bounds.may_be_nan else possible
 
 
 def may_match(node: Node, bounds: Mapping[str, Bounds]) -> bool:
-    """Return False only if the filter is true for no row within the bounds."""
+    """Return False only if the filter is not true for any row within the bounds."""
     try:
         return bool(node.outcomes(bounds) & TRUE)
     except (RecursionError, TypeError):

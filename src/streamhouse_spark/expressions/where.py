@@ -1,4 +1,4 @@
-"""``where`` conditions: a subset of SQL, as a filter with which reads can skip files and segments.
+"""``where`` conditions: a subset of SQL, parsed to a filter by which reads skip files and segments.
 
 ::
 
@@ -9,7 +9,7 @@
           | column ["NOT"] "IN" "(" literal ("," literal)* ")" | column "IS" ["NOT"] "NULL"
     literal := number | 'text' | TRUE | FALSE
 
-Texts are converted to the column's type: ``day >= '2026-01-31'``, ``at < '2026-01-31T12:00:00Z'``.
+Strings are converted to the column's type: ``day >= '2026-01-31'``, ``at < '2026-01-31T12:00:00Z'``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ from typing import Any, Final, NoReturn, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
-from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
-from streamhouse_spark.expressions.filters import Filter, Predicate, parse_filter
+from streamhouse_spark.errors import InvalidOptionError, quote
+from streamhouse_spark.expressions.filters import Filter, Predicate, find_field, parse_filter
 from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
@@ -44,7 +43,7 @@ _Tree: TypeAlias = "Predicate | pc.Expression | list[Predicate]"
 
 
 def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
-    """Parse a condition to a filter for `Table.to_arrow`: predicates if all of them must hold, else an expression.
+    """Parse a condition to a filter: a list of predicates that must all hold if possible, else an expression.
 
     Raises `InvalidOptionError` with the position of unsupported syntax, `SchemaMismatchError` for an unknown column.
     """
@@ -53,9 +52,9 @@ def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression
 
 
 def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
-    """Parse filters that must all hold: SQL conditions, and whatever `parse_filter` takes. None if there is none.
+    """Combine filters that must all hold: SQL conditions, and arguments of `parse_filter`. None without filters.
 
-    Raises as `parse_where` and `Filter.bound`.
+    Raises the errors of `parse_where` and `Filter.bound`.
     """
     parsed = (parse_filter(parse_where(value, schema) if isinstance(value, str) else value) for value in values)
     filters = [filter_ for filter_ in parsed if filter_ is not None]
@@ -136,16 +135,7 @@ class _Parser(SqlParser):
         if kind not in ("word", "quoted"):
             self._refuse("a column")
         self.take()
-        folded = {field.name.casefold(): field for field in self._schema}
-        if name.casefold() not in folded:
-            nearest_name = find_nearest(name, self._schema.names)
-            hint = (
-                f"; did you mean '{nearest_name}'?"
-                if nearest_name
-                else f"; the columns are {', '.join(self._schema.names[:30])}"
-            )
-            raise SchemaMismatchError(f"where names an unknown column '{name}'{hint}")
-        return folded[name.casefold()]
+        return find_field(self._schema, name)
 
     def _literals(self, column: pa.Field) -> list[Any]:
         if not self.accept("("):
@@ -174,14 +164,14 @@ class _Parser(SqlParser):
     def _convert_literal(self, value: str, column: pa.Field) -> Any:
         if pa.types.is_integer(column.type) or pa.types.is_decimal(column.type):
             try:
-                return decimal.Decimal(value)  # is compared exactly with any numeric column
+                return decimal.Decimal(value)  # compares exactly with any numeric column
             except decimal.InvalidOperation:
                 self._refuse(f"a number, because column {column.name} has type {column.type},")
         try:
             scalar = from_text(value, column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
-                f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is no such "
-                f"value ({str(error).splitlines()[0]})"
+                f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is not of "
+                f"this type ({str(error).splitlines()[0]})"
             ) from error
         return scalar if pa.types.is_temporal(column.type) else scalar.as_py()

@@ -32,8 +32,8 @@ from streamhouse_spark.keys.key_codec import encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLargeError
 from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch_up
 from streamhouse_spark.kv.merge_engines import MergeEngine
+from streamhouse_spark.kv.primary_key_properties import KeyedProperties
 from streamhouse_spark.kv.row_codec import LookedUpValues, ValueFormat, to_bytes_list
-from streamhouse_spark.kv.table_config import KeyedProperties
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline

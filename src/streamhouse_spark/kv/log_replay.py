@@ -1,7 +1,7 @@
 """Replay of the log into a tablet, and the lineage of the tablet's rows.
 
 A restored or copied table has the uuid and offsets of another log. So a tablet stores, in the transaction of its rows,
-the latest record of the state that it was applied from (`log.history_epochs`). Its rows are valid if that record is in
+the latest record of the state that it was applied from (`log.history_index`). Its rows are valid if that record is in
 the table's log.
 """
 
@@ -23,7 +23,7 @@ from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.kv.row_codec import ValueFormat
 from streamhouse_spark.kv.tablet import Tablet, TabletState
 from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.history_epochs import SPACING, HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import SPACING, HistoryPoint, HistoryRelation
 from streamhouse_spark.log.record import read_attempt
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
 from streamhouse_spark.log.segments.scan import check_dense, plan_range, plan_snapshot, read_split

@@ -42,8 +42,8 @@ from streamhouse_spark.kv.log_replay import belongs_to_table, history_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.commit_validation import find_stored_transaction, require_writable
 from streamhouse_spark.log.group_commit import CommitResult, DependentPlan, Plan
-from streamhouse_spark.log.idempotency import find_stored_transaction, require_writable
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.staging import ends_after, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.state import TableState

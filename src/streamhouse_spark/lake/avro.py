@@ -31,12 +31,12 @@ class AvroFile:
 
 
 def read_avro(data: bytes, location: str) -> AvroFile:
-    """Read an Avro file. Raises `CorruptDataError` for other bytes."""
+    """Return the parsed Avro file. Raises `CorruptDataError` for invalid bytes."""
     try:
         return _parse_file(data)
     except _DAMAGE as error:
         raise CorruptDataError(
-            f"lake file {location} cannot be read ({type(error).__name__}: {error}); restore it, "
+            f"cannot read lake file {location} ({type(error).__name__}: {error}); restore it, "
             "or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
@@ -90,14 +90,14 @@ def _parse_file(data: bytes) -> AvroFile:
         block = BytesIO(_decompress_block(codec, _get_bytes(source)))
         records += [decode(block) for _ in range(count)]
         if source.read(_SYNC_BYTES) != sync:
-            raise ValueError("a block does not end with the file's sync marker")
+            raise ValueError("a block does not end with the sync marker of the file")
     return AvroFile(header, sync, records)
 
 
 def _read_header(source: BytesIO) -> tuple[dict[str, bytes], bytes]:
     """Return the metadata of a file, and its sync marker."""
     if source.read(len(_MAGIC)) != _MAGIC:
-        raise ValueError("it has no Avro magic bytes")
+        raise ValueError("no Avro magic bytes")
     header: dict[str, bytes] = {}
     while count := _block_count(source):
         for _ in range(count):
@@ -114,13 +114,13 @@ def _decompress_block(codec: str, block: bytes) -> bytes:
     if codec in ("zstandard", "bzip2"):
         name = {"zstandard": "zstd", "bzip2": "bz2"}[codec]
         return bytes(pa.input_stream(pa.py_buffer(block), compression=name).read())
-    if codec == "snappy":  # a four-byte checksum follows
-        size_bytes, shift, place = 0, 0, 0
+    if codec == "snappy":  # the block ends with a four-byte checksum
+        size_bytes, shift, position = 0, 0, 0
         while True:
-            size_bytes |= (block[place] & 0x7F) << shift
-            if block[place] < 0x80:
+            size_bytes |= (block[position] & 0x7F) << shift
+            if block[position] < 0x80:
                 break
-            place, shift = place + 1, shift + 7
+            position, shift = position + 1, shift + 7
         return bytes(pa.Codec("snappy").decompress(block[:-4], decompressed_size=size_bytes))
     raise ValueError(f"unknown compression {codec}")
 
@@ -157,7 +157,7 @@ def _codec_of_type(
 
 
 def _simple(name: str) -> str:
-    """Return a name without its namespace, which is often inherited; no two types of one file differ only by it."""
+    """Return a name without its namespace, which is often inherited. Type names in one file are unique without it."""
     return name.rpartition(".")[2]
 
 
@@ -223,7 +223,7 @@ def _codec_of_fixed(size_bytes: int) -> tuple[Decode, Encode]:
 def _read_exactly(source: BytesIO, size_bytes: int) -> bytes:
     data = source.read(size_bytes)
     if len(data) != size_bytes:
-        raise EOFError("it ends within a value")
+        raise EOFError("the file ends within a value")
     return data
 
 
@@ -247,7 +247,7 @@ def _put_long(out: BytesIO, value: int) -> None:
 
 def _block_count(source: BytesIO) -> int:
     count = _get_long(source)
-    if count < 0:  # the block's size in bytes follows
+    if count < 0:  # the size of the block follows
         _get_long(source)
     return abs(count)
 
@@ -255,7 +255,7 @@ def _block_count(source: BytesIO) -> int:
 def _get_bytes(source: BytesIO) -> bytes:
     size_bytes = _get_long(source)
     if size_bytes < 0:
-        raise ValueError(f"a value of {size_bytes} bytes")
+        raise ValueError(f"a value has {size_bytes} bytes")
     return _read_exactly(source, size_bytes)
 
 

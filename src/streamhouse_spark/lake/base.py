@@ -1,8 +1,8 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""The interfaces of a lake table in any format, and the part that all formats share.
+"""The interfaces of a lake table in any format, and the code that all formats share.
 
-`LakeTable` is the table itself, `LakeTableBinding` its place. `LakeAdoption` takes over a table of another engine, and
-`LakeRelocation` mends the metadata of a copied or moved one.
+`LakeTable` is the table, and `LakeTableBinding` its location. `LakeAdoption` adopts a table of another engine, and
+`LakeRelocation` rewrites the metadata of a copied or moved table.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from streamhouse_spark.lake.reader import (
     find_offsets_in_plan,
     find_rows_with_offsets,
     identity_projection,
-    read_held,
     read_log_range,
+    read_stored_rows,
 )
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
@@ -75,27 +75,27 @@ if TYPE_CHECKING:
 
 
 UNKNOWN_COLUMNS = TableSchema.of("unknown int")
-"""A spec to examine a location before the columns of its table are known: only the location counts."""
+"""The columns of a spec for examining a location. They do not matter, because only the location counts."""
 ORPHAN_GRACE_MS: Final = 24 * 3600 * 1000
 ORPHAN_GRACE_MS_MIN = 10 * 60 * 1000
 T = TypeVar("T")
 
 
 class LakeRelocation(Protocol):
-    """The lake table of one table, whose metadata may name another root."""
+    """Relocation of a lake table whose metadata may contain another warehouse root."""
 
     num_written: int
-    """Number of files rewritten so far."""
+    """Number of rewritten files."""
 
     def recorded_root(self) -> str | None:
-        """Return the root that the lake's metadata names, if it differs from the opened one."""
+        """Return the warehouse root in the lake's metadata, or None if it is the opened root."""
 
     def needed(self) -> set[str]:
-        """Return the keys of all files inside the warehouse that a snapshot needs."""
+        """Return the keys of all files inside the warehouse that snapshots reference."""
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Make all metadata name the files at their present locations. With ``new_uuid`` the lake belongs to that
-        table.
+        """Replace the root in all metadata with the opened root. With ``new_uuid``, also make that table the lake's
+        owner.
 
         Completed work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """
@@ -103,77 +103,79 @@ class LakeRelocation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AdoptionCandidate:
-    """A lake table that can be adopted, as examined."""
+    """The result of examining a lake table that can be adopted."""
 
     location: str
     schema: TableSchema
-    """The lake table's columns with ids of the new table."""
+    """The columns of the lake table, with the column ids of the new table."""
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]
     """Empty if the columns of a row do not determine its bucket."""
     num_buckets: int
     layout: tuple[str, ...]
-    """The file layout in the format's own terms: a partition spec, or the number of a schema."""
+    """The file layout in terms of the format: a partition spec, or a schema id."""
     snapshot_id: int | None
     """None for a table without snapshots."""
     version: str | None
-    """A mark unique to this snapshot, also among later ones with the same number."""
+    """A unique identity of the snapshot. A later snapshot may have the same id."""
     num_rows: int
     num_files: int
     owner: str | None
-    """Uuid of the streamhouse table that has claimed it."""
+    """Uuid of the streamhouse table that claimed the lake table."""
     key: tuple[str, ...]
-    """The columns that identify its rows for other engines, if it declares any."""
+    """The declared identifier columns of its rows, if any."""
     is_keyed: bool = False
-    """Whether it keeps one row per ``key``, so that the new table has this primary key."""
+    """Whether the lake table has one row per ``key``. The new table then has this primary key."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeAdoption(ABC):
-    """Adoption of lake tables of one format, in one warehouse, for new tables."""
+    """Adoption of lake tables of one format by new tables of one warehouse."""
 
     kind: ClassVar[str]
-    """The name of such a lake table in messages."""
+    """The name of the kind of lake table in messages."""
     storage: Storage
     settings: Mapping[str, str]
     world: World
 
     @abstractmethod
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine whether the lake table at ``place`` can be adopted as ``path``; see
-        `streamhouse_spark.core.paths.lake_location`. Changes nothing.
+        """Return whether and how the lake table at ``place`` can be adopted as ``path``. Changes nothing.
 
-        Raises `LakeMismatchError` with all obstacles, `StorageError`, `CorruptDataError`.
+        ``place`` is as in `streamhouse_spark.core.warehouse_layout.lake_location`. Raises `LakeMismatchError` with all
+        obstacles, `StorageError`, `CorruptDataError`.
         """
 
     @abstractmethod
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the lake table fits a table with this primary key, or with none. Raises `LakeMismatchError`."""
+        """Require that the lake table fits a table with this primary key, which may be empty. Raises
+        `LakeMismatchError`.
+        """
 
     @abstractmethod
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows of the examined snapshot as one table per bucket, one in memory at a time.
+        """Yield the rows of the examined snapshot as one table per bucket. Only one table is in memory at a time.
 
         Raises `LakeMismatchError` if the bucket of a row, or the latest row of a key, cannot be determined.
         """
 
     @abstractmethod
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Give the lake and its rows, below these offsets, to the table.
+        """Make the table the owner of the lake table, whose rows are those below ``offsets``.
 
-        Raises `CommitConflictError` if it changed since it was examined, `CommitStateUnknownError`.
+        Raises `CommitConflictError` if the lake table changed since it was examined, and `CommitStateUnknownError`.
         """
 
     @abstractmethod
     def release(self, spec: LakeTableSpec) -> None:
-        """Release the lake if this table owns it: rows, files and snapshots stay.
+        """Remove the table's claim on the lake table, if it is the owner. Rows, files and snapshots remain.
 
-        Raises `CommitConflictError`; retry.
+        Raises `CommitConflictError`, after which the caller may retry.
         """
 
 
 class LakeTableBinding(ABC, Generic[T]):
-    """The location of one lake table. It holds no table state: `find` reads the latest metadata."""
+    """The location of one lake table. It has no table state: `find` reads the latest metadata."""
 
     def __init__(
         self,
@@ -190,17 +192,18 @@ class LakeTableBinding(ABC, Generic[T]):
         self._home = WarehouseIdentity(storage)
 
     def with_spec(self, spec: LakeTableSpec) -> Self:
-        """Return the location for the table with other columns, or of its rebuilt lake."""
-        place = copy(self)
-        place.spec = spec
-        return place
+        """Return the binding for another spec: with other columns, or at the location of a rebuilt lake."""
+        binding = copy(self)
+        binding.spec = spec
+        return binding
 
-    def require_home(self, doing: str) -> None:
-        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`,
-        and `InvalidOptionError` for a branch.
+    def require_home(self, action: str) -> None:
+        """Require, before a write to the lake, that the warehouse was not moved or copied.
+
+        ``action`` names the write. Raises `WarehouseMovedError`, and `InvalidOptionError` for a branch.
         """
-        self.spec.require_own(doing)
-        self._home.require(f"{doing} of {self.spec.path}")
+        self.spec.require_own(action)
+        self._home.require(f"{action} of {self.spec.path}")
 
     def files_at(self, location: str) -> FileAccess:
         return lake_files(self.storage, self.settings, location)
@@ -213,17 +216,17 @@ class LakeTableBinding(ABC, Generic[T]):
         table = self.find()
         if table is None:
             raise LakeMismatchError(
-                f"{self.spec.path} has no lake table at {self.spec.location}: dropped, or not tiered yet; tier it"
+                f"{self.spec.path} has no lake table at {self.spec.location}: it was dropped, or never tiered; tier it"
             )
         return table
 
     @abstractmethod
     def find(self) -> T | None:
-        """Return the latest state of the lake table, or None if there is none. Raises `CorruptDataError`."""
+        """Return the latest state of the lake table, or None if it is absent. Raises `CorruptDataError`."""
 
     @abstractmethod
     def owner_of(self, table: T) -> str | None:
-        """Return the uuid of the table that owns this lake table."""
+        """Return the uuid of the table that owns the lake table in state ``table``."""
 
     @abstractmethod
     def columns_of(self, table: T) -> ColumnMap:
@@ -234,7 +237,7 @@ class LakeTableBinding(ABC, Generic[T]):
         """Create or migrate the table as `LakeTable.create_or_evolve` does."""
 
     def migrate_columns(self) -> None:
-        """Migrate the lake table, if it exists, to the table's columns before its files are rewritten."""
+        """Migrate the columns of the lake table, if it exists, before its files are rewritten."""
         table = self.find()
         if table is None or self.owner_of(table) != self.spec.table_uuid:
             return
@@ -244,59 +247,63 @@ class LakeTableBinding(ABC, Generic[T]):
 
     @abstractmethod
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table if it is this table's. Another table's lake at the location stays."""
+        """Drop the lake table, unless another table owns it."""
 
 
 class ReplaceableSnapshots(ABC):
-    """The part of a lake table whose writers rename: a slow commit of another engine may replace the latest snapshot.
+    """The additional methods of a format whose writers commit by rename.
 
-    Everywhere else all writers compare and swap: the latest snapshot is durable, and an id names one snapshot.
+    A slow commit of another engine may replace the latest snapshot of such a lake. In other lakes all writers compare
+    and swap: the latest snapshot is durable, and an id identifies one snapshot.
     """
 
     @abstractmethod
     def find_durable(self) -> LakeSnapshot | None:
-        """Return the latest durable snapshot: no in-flight commit of another engine can remove its rows.
+        """Return the latest durable snapshot, or None. No in-flight commit of another engine can remove its rows.
 
-        Returns None if there is none. May commit an empty snapshot to make earlier ones durable. Raises as
-        `LakeTable.commit` does.
+        May commit an empty snapshot to make earlier snapshots durable. Raises the errors of `LakeTable.commit`.
         """
 
     @abstractmethod
     def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
         """Wait until no in-flight commit of another engine can restore rows that the latest ``snapshot`` dropped.
 
-        Returns it, or an empty snapshot above it. Raises `CommitConflictError` if a commit restored some.
+        Returns ``snapshot``, or an empty snapshot after it. Raises `CommitConflictError` if a commit restored rows.
         """
 
     @abstractmethod
     def is_replaced(self, snapshot_id: int) -> bool:
-        """Return whether another engine's snapshot replaced this one of the package, and no file holds the lost rows.
-        Then they can be tiered again.
+        """Return whether another engine's snapshot replaced this snapshot, and no file has its rows, so that tiering
+        can repeat them.
         """
 
     @abstractmethod
-    def snapshot_mark(self, snapshot_id: int) -> str | None:
-        """Return a mark that distinguishes a snapshot from one of another engine with the same number. None if the
-        snapshot has expired.
+    def snapshot_identity(self, snapshot_id: int) -> str | None:
+        """Return a value that distinguishes a snapshot from another engine's snapshot with the same id.
+
+        Returns None if the snapshot has expired.
         """
 
     @abstractmethod
-    def adds_only_own_rows(self, older: int, newer: int) -> bool:
-        """Return whether each row without an offset provably comes from an older snapshot, perhaps in another file."""
+    def adds_no_foreign_rows(self, older: int, newer: int) -> bool:
+        """Return whether all rows without offsets in snapshot ``newer`` provably come from snapshot ``older``.
+
+        Another file may hold them.
+        """
 
 
-class RearrangeableFiles(ABC):
-    """The part of a lake table whose metadata names any file: of another table, and in any order of rows."""
+class RewritableFiles(ABC):
+    """The additional methods of a format whose metadata can reference any file, with any order of rows."""
 
     @abstractmethod
     def require_clonable(self) -> None:
-        """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
+        """Raise `InvalidOptionError` for a lake whose files cannot be shared by two tables."""
 
     @abstractmethod
     def clone(self, state: TableState, snapshot_id: int) -> None:
-        """Create the lake table of a clone with this ``state`` from a snapshot that the source table retains for it.
+        """Create the lake table of a clone with this ``state`` from a retained snapshot of the source table.
 
-        Copies no file. **Commit point:** the first version of its metadata. Raises `InvalidOptionError`,
+        Copies no file. **Commit point:** the first version of the clone's metadata. Raises `InvalidOptionError`,
         `LakeMismatchError`, `SnapshotExpiredError`.
         """
 
@@ -304,49 +311,48 @@ class RearrangeableFiles(ABC):
     def cluster(
         self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
     ) -> CompactReport:
-        """Rewrite files of a log table in a sort order: of the locations ``files`` about a gigabyte, or 16 with
-        ``run``.
+        """Rewrite files of a log table in a sort order.
 
-        **Commit point:** the lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`,
-        `LakeMismatchError`.
+        Selects about a gigabyte of the files at the locations ``files``, or 16 GB with ``run``. **Commit point:** the
+        lake snapshot, which has the same rows and offsets. Raises `CommitConflictError`, `LakeMismatchError`.
         """
 
     @abstractmethod
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        """Merge manifests into a few large ones, those of delete files too.
+        """Merge the manifests of data files and delete files into a few large ones.
 
-        **Commit point:** the lake's metadata version. Rows, files and offsets stay. Rounds merge small manifests
-        themselves: this is for tables that other engines wrote to, or with an older partition spec. Raises
+        **Commit point:** the lake's metadata version. Rows, files and offsets do not change. Rounds merge small
+        manifests, so this is for tables that other engines write to, or that have an older partition spec. Raises
         `CommitConflictError`, `LakeMismatchError`, `CommitStateUnknownError`.
         """
 
     @abstractmethod
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
-        """Delete metadata versions that were superseded more than a day ago, and return their keys."""
+        """Delete metadata versions that were replaced more than a day ago, and return their keys."""
 
 
 class LakeCapabilities(NamedTuple):
-    """What a lake table can do besides the methods of `LakeTable`."""
+    """The additional interfaces that a lake table supports, or None."""
 
     replaceable: ReplaceableSnapshots | None
-    rearrangeable: RearrangeableFiles | None
+    rewritable: RewritableFiles | None
 
 
 class LakeTable(ABC):
     """The lake table of one streamhouse table. Every call reads the latest state of the lake.
 
-    Methods that write or delete check first that the warehouse is at home. Then the format does its part, in the method
-    of the same name with an underscore.
+    Methods that write or delete first check that the warehouse was not moved. The format implements such a method in a
+    method of that name with an underscore.
     """
 
-    place: LakeTableBinding[Any]
-    binding: ClassVar[type[LakeTableBinding[Any]]]
+    binding: LakeTableBinding[Any]
+    binding_type: ClassVar[type[LakeTableBinding[Any]]]
     kind: ClassVar[str]
-    """What messages call it: "an Iceberg" or "a Paimon"."""
+    """The kind of table in messages, such as "an Iceberg"."""
     metadata_tables: ClassVar[tuple[str, ...]]
-    """The names of its metadata tables, which are those of the format's own library."""
-    leaves_out_deleted: ClassVar[bool] = False
-    """Whether a round's files leave out rows that were deleted before. Otherwise `delete_rows` deletes them there."""
+    """The names of its metadata tables, as in the library of the format."""
+    omits_deleted_rows: ClassVar[bool] = False
+    """Whether the files of a round omit rows that were deleted earlier. Otherwise `delete_rows` deletes those rows."""
 
     def __init__(
         self,
@@ -356,7 +362,7 @@ class LakeTable(ABC):
         settings: Mapping[str, str] | None = None,
         world: World | None = None,
     ) -> None:
-        self.place = self.binding(storage, spec, settings=settings, world=world)
+        self.binding = self.binding_type(storage, spec, settings=settings, world=world)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -366,93 +372,100 @@ class LakeTable(ABC):
     def capabilities(self) -> LakeCapabilities:
         return LakeCapabilities(
             replaceable=self if isinstance(self, ReplaceableSnapshots) else None,
-            rearrangeable=self if isinstance(self, RearrangeableFiles) else None,
+            rewritable=self if isinstance(self, RewritableFiles) else None,
         )
 
     @property
     def location(self) -> str:
-        """The key of its location in the warehouse, by the table's state; see `TableState.lake_location`."""
-        return self.place.spec.location
+        """The key of its location in the warehouse, from the table's state. See `TableState.lake_location`."""
+        return self.binding.spec.location
 
     def with_schema(self, schema: TableSchema) -> Self:
-        """Return the same lake table, read by the columns of another schema of the table."""
-        return self if schema == self.place.spec.schema else self._with_spec(replace(self.place.spec, schema=schema))
+        """Return this lake table with the columns of another schema of the table."""
+        return (
+            self if schema == self.binding.spec.schema else self._with_spec(replace(self.binding.spec, schema=schema))
+        )
 
     def with_state(self, state: TableState) -> Self:
-        """Return the same lake table, for another state of the table."""
-        target_file_bytes = self.place.spec.target_file_bytes
+        """Return this lake table for another state of the table."""
+        target_file_bytes = self.binding.spec.target_file_bytes
         return self._with_spec(replace(LakeTableSpec.of(state), target_file_bytes=target_file_bytes))
 
     def _with_spec(self, spec: LakeTableSpec) -> Self:
         lake = copy(self)
-        lake.place = self.place.with_spec(spec)
+        lake.binding = self.binding.with_spec(spec)
         return lake
 
-    def require_home(self, doing: str) -> None:
-        """Require that the warehouse is at home, before a write or delete in the lake. Raises `WarehouseMovedError`."""
-        self.place.require_home(doing)
+    def require_home(self, action: str) -> None:
+        """Require, before a write to the lake, that the warehouse was not moved or copied. Raises
+        `WarehouseMovedError`.
+        """
+        self.binding.require_home(action)
 
-    def _require_home_unless(self, dry_run: bool, doing: str) -> None:  # noqa: FBT001 - the option of each verb
+    def _require_home_unless(self, dry_run: bool, action: str) -> None:  # noqa: FBT001 - the option of each verb
         if not dry_run:
-            self.place.require_home(doing)
+            self.binding.require_home(action)
 
     @abstractmethod
     def relocation(self) -> LakeRelocation | None:
-        """Return the relocation of its metadata to the present places of its files; None with an external catalog."""
+        """Return the relocation of the lake's metadata to the current locations of its files.
+
+        Returns None with an external catalog.
+        """
 
     def create_or_evolve(self) -> None:
         """Create the lake table, or migrate its columns to those of the table: add, rename, drop and widen.
 
-        Raises `LakeMismatchError` with the difference if the table at its location does not fit, `CommitConflictError`
-        if it already has the columns of a later state of the table.
+        Raises `LakeMismatchError` with the difference if the table at its location does not fit, and
+        `CommitConflictError` if the lake already has the columns of a later state of the table.
         """
-        self.place.require_home("making the lake table")
-        self.place.create_or_evolve()
+        self.binding.require_home("making the lake table")
+        self.binding.create_or_evolve()
 
     @abstractmethod
     def cache_metadata_for_round(self) -> AbstractContextManager[None]:
-        """Let this thread reuse the first lake state that it reads for the rest of one step.
+        """Cache, in the block and for this thread, the first lake state that is read.
 
-        Commits read the state themselves, and fail on a conflict.
+        A commit reads the state itself, and fails on a conflict.
         """
 
     def exists(self) -> bool:
-        return self.place.exists()
+        return self.binding.exists()
 
     def drop(self, *, purge: bool) -> None:
-        """Close the table; with ``purge`` also delete its files. A missing table is not an error."""
-        self.place.require_home("dropping the lake table")
-        self.place.drop(purge=purge)
+        """Drop the lake table, if it exists. With ``purge``, also delete its files."""
+        self.binding.require_home("dropping the lake table")
+        self.binding.drop(purge=purge)
 
     @abstractmethod
     def newest(self) -> LakeSnapshot | None:
-        """Return the current snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
+        """Return the latest snapshot with its offsets, or None before the first. Raises `LakeRolledBackError`."""
 
-    def marks(self) -> LakeValidators | None:
-        """Return the objects whose change reveals the next change of the lake, by any engine. Returns None if no object
-        of the warehouse does.
-        """
+    def validators(self) -> LakeValidators | None:
+        """Return the objects whose changes reveal every change of the lake by any engine, or None if there are none."""
         return None
 
     def head(self) -> LakeVersion | None:
-        """Return the object that holds the latest state of the lake. Returns None before the first snapshot, or if it
-        is outside the warehouse.
+        """Return the object with the latest state of the lake.
+
+        Returns None before the first snapshot, or if the object is outside the warehouse.
         """
         return None
 
-    def content_of(self, data: bytes) -> bytes:
-        """Return the digest of the content of an object such as `head`."""
+    def digest_of(self, data: bytes) -> bytes:
+        """Return the digest of the content of a `head` object."""
         return sha256(data).digest()
 
     @abstractmethod
     def missing_metadata(self, recorded: int) -> str | None:
-        """Return a missing metadata file that the committed snapshot ``recorded`` proves to have existed. Returns None
-        if none is missing, or another engine rolled the lake back to before it.
+        """Return a missing metadata file that must have existed, because the log recorded the snapshot ``recorded``.
+
+        Returns None if none is missing, or if another engine rolled the lake back to an earlier snapshot.
         """
 
     @abstractmethod
     def metadata_problems(self) -> Iterator[str]:
-        """Describe damaged and missing files of all retained snapshots, of the package's tag and of the hint."""
+        """Describe damaged and missing files of all retained snapshots, the package's tag and the hint."""
 
     @abstractmethod
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
@@ -469,10 +482,10 @@ class LakeTable(ABC):
     def write_context(self) -> WriteContext:
         """Return the context for the tasks of a round that starts now.
 
-        With a primary key it is bound to the current snapshot: after another commit its files may be rejected, see
-        `commit`.
+        With a primary key, the context is bound to the current snapshot: after another commit, `commit` may reject its
+        files.
         """
-        self.place.require_home("tiering")
+        self.binding.require_home("tiering")
         return self._write_context()
 
     @abstractmethod
@@ -483,7 +496,7 @@ class LakeTable(ABC):
 
         Raises `CommitConflictError` if that snapshot has expired.
         """
-        return dict.fromkeys(buckets, ())  # readers take the latest row of each key, so a round needs no older rows
+        return dict.fromkeys(buckets, ())  # readers merge rows by key, so a round needs no older rows
 
     @abstractmethod
     def delete_rows(
@@ -495,17 +508,19 @@ class LakeTable(ABC):
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
     ) -> list[LakeFile]:
-        """Write the deletion of the rows at these offsets, and of ``pending`` rows, for the `commit` of a round.
+        """Write deletes of the rows at these offsets, and of ``pending`` rows, for the `commit` of a round.
 
-        Deletes rows in the files that the round ``added`` and in older ones. Returns the additional files of the round,
-        which are durable. Rows of files that other engines replaced are deleted from the new files by equality, one for
-        one. Raises `CommitConflictError`, and `LakeMismatchError` if a
-        row may be in a file without offsets that cannot be identified.
+        Deletes rows in the files that the round ``added``, and in older files if ``with_older``. Returns the additional
+        files of the round, which are durable. A row of a file that another engine replaced is deleted from a newer file
+        that has an equal row. Raises `CommitConflictError`, and `LakeMismatchError` if a row may be in a file without
+        offsets that cannot be identified.
         """
 
     @abstractmethod
     def keeps_files(self, older: int, newer: int) -> bool:
-        """Return whether a snapshot provably retains each file without offsets of an older one, unchanged."""
+        """Return whether snapshot ``newer`` provably retains, unchanged, each file without offsets of snapshot
+        ``older``.
+        """
 
     def commit(
         self,
@@ -518,20 +533,20 @@ class LakeTable(ABC):
         starts: Mapping[int, int] = NEVER_TRUNCATED,
         absent: Mapping[int, int] = NOTHING_ABSENT,
     ) -> LakeSnapshot | None:
-        """Add files and move the offsets from ``expected`` to ``new`` in one snapshot. Returns None if nothing is new.
+        """Add files and advance the offsets from ``expected`` to ``new`` in one snapshot. Returns None if nothing is
+        new.
 
-        ``absent`` counts, per bucket, the rows of the range that are not in the files; see `leaves_out_deleted`. With a
-        primary key, ``files`` include files of deleted positions, which replace their older versions.
+        ``absent`` counts, per bucket, the rows of the range that are not in the files; see `omits_deleted_rows`. With a
+        primary key, ``files`` include position delete files, which replace older delete files.
 
-        ``starts`` are the first offsets of the table. If the lake has others, the table was truncated: the same
-        snapshot drops all older rows of the lake table.
+        ``starts`` are the first offsets of the table. If the lake has other starts, the table was truncated, and the
+        same snapshot drops all older rows of the lake table.
 
-        Every attempt validates the commit. Raises `CommitConflictError` if the offsets or the table's shape changed.
-        With a primary key it also raises it if the context's snapshot is no longer current, in a lake whose readers
-        merge only if rows there would count as newer than these. Also raises `LakeRolledBackError`,
-        `LakeMismatchError`, `CommitStateUnknownError`.
+        Every attempt validates the commit. Raises `CommitConflictError` if the offsets or columns of the table changed.
+        If readers of the lake merge rows by key, a concurrent commit that would win against these rows also raises it.
+        Also raises `LakeRolledBackError`, `LakeMismatchError`, `CommitStateUnknownError`.
         """
-        self.place.require_home("tiering")
+        self.binding.require_home("tiering")
         return self._commit(files, LogRange(expected_starts, expected), LogRange(starts, new, absent), context)
 
     @abstractmethod
@@ -542,18 +557,19 @@ class LakeTable(ABC):
     def drop_partitions(
         self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
-        """Remove the rows of partitions that have offsets below ``below``, in one snapshot. The lake's offsets stay.
+        """Remove the rows of partitions with offsets below ``below``, in one snapshot. The lake's offsets do not
+        change.
 
         Only for log tables. Rows that other engines added to the partitions are removed too. **Commit point:** the
-        snapshot. Every attempt validates that the latest snapshot holds all rows below the offsets, else it raises
-        `LakeRolledBackError`. Raises `CommitConflictError` if concurrent writers keep winning, `LakeMismatchError`,
+        snapshot. Every attempt validates that the latest snapshot holds all rows below the offsets, or raises
+        `LakeRolledBackError`. Raises `CommitConflictError` after too many conflicts, `LakeMismatchError`,
         `CommitStateUnknownError`.
         """
         self._require_home_unless(dry_run, "dropping a partition")
         from streamhouse_spark.lake.parquet.copy_on_write import retry_until_committed
 
         return retry_until_committed(
-            self.place.world, self.location, chosen, lambda: self._drop_partitions(chosen, below, dry_run=dry_run)
+            self.binding.world, self.location, chosen, lambda: self._drop_partitions(chosen, below, dry_run=dry_run)
         )
 
     @abstractmethod
@@ -569,13 +585,13 @@ class LakeTable(ABC):
         node: Node = ALWAYS_TRUE,
         schema: TableSchema | None = None,
     ) -> LakePlan:
-        """Plan the files that can hold rows of the filter ``node``, which uses the names of ``schema``.
+        """Return the files that may hold rows of the filter ``node``, which uses the column names of ``schema``.
 
         The caller filters the rows. Raises `SnapshotExpiredError`, or `SchemaMismatchError` for unknown columns.
         """
-        table = self.place.find() if snapshot_id is None else self._require_table(f"no snapshot {snapshot_id}")
+        table = self.binding.find() if snapshot_id is None else self._require_table(f"no snapshot {snapshot_id}")
         if table is None:
-            return LakePlan(None, identity_projection(schema or self.place.spec.schema, columns), ())
+            return LakePlan(None, identity_projection(schema or self.binding.spec.schema, columns), ())
         return self._open_scan(table, snapshot_id).plan(columns, node, schema)
 
     def scan_files(
@@ -588,96 +604,99 @@ class LakeTable(ABC):
         node: Node = ALWAYS_TRUE,
         buckets: Collection[int] | None = None,
     ) -> LakeScan:
-        """Plan as `plan_read` does, as whole files with metadata, and with statistics for ``statistics_of`` and the
-        filter's columns.
+        """Return whole files with metadata, and with statistics of ``statistics_of`` and the filter's columns.
 
-        With ``buckets`` files of other buckets may still be returned. Raises as `plan_read` does.
+        Otherwise like `plan_read`, with its errors. With ``buckets``, files of other buckets may still be returned.
         """
         scan = self._open_scan(self._require_table(f"no snapshot {snapshot_id}"), snapshot_id)
         return scan.scan(columns, schema, statistics_of, node, buckets)
 
     @abstractmethod
     def _open_scan(self, table: Any, snapshot_id: int | None) -> SnapshotScan:
-        """Return the scan of a snapshot, the latest one by default. Raises `SnapshotExpiredError`."""
+        """Return the scan of a snapshot, by default the latest. Raises `SnapshotExpiredError`."""
 
     def _require_table(self, consequence: str) -> Any:
-        """Return the latest state of the lake table. Raises `SnapshotExpiredError` if there is none."""
-        table = self.place.find()
+        """Return the latest state of the lake table. Raises `SnapshotExpiredError` if it is absent."""
+        table = self.binding.find()
         if table is None:
             raise SnapshotExpiredError(
-                f"{self.place.spec.path} has no lake table, so {consequence}: there is no {self.missing_metadata(0)}; "
-                "tier it first, or if it was tiered, restore that"
+                f"{self.binding.spec.path} has no lake table, so {consequence}: {self.missing_metadata(0)} is missing; "
+                "tier it first, or restore the file if it was tiered"
             )
         return table
 
     @abstractmethod
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
-        """Return a snapshot's data files in the order that names their rows. Raises `SnapshotExpiredError`."""
+        """Return the data files of a snapshot in the order that defines row ids. Raises `SnapshotExpiredError`."""
 
     def read_split(
         self, split: LakeSplit, projection: LakeProjection, *, filter: Filter = None
     ) -> Iterator[pa.RecordBatch]:
-        return read_split(self.place.files_at(split.location), split, projection, filter=filter)
+        return read_split(self.binding.files_at(split.location), split, projection, filter=filter)
 
     def read_offsets(self, bucket: int, of_range: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read the rows of a log range as (base offset, rows) in offset order. Raises as `read_with_offsets` does."""
+        """Yield the rows of a log range as (base offset, rows) in offset order. Raises the errors of
+        `read_with_offsets`.
+        """
         return ((int(offsets[0]), rows) for offsets, rows in self.read_with_offsets(bucket, of_range))
 
     def read_with_offsets(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> PlacedRows:
-        """Read the rows of a log range with their offsets, in offset order, from files that may match the filter.
+        """Return the rows of a log range with their offsets, in offset order, from files that may match the filter.
 
         Raises `OffsetsTrimmedError` before the first row if the lake's files do not hold the range exactly. Those of a
-        primary-key table never do: they hold current rows, not changes. With ``snapshot_id`` reads that snapshot,
-        without the rows missing from it. Raises `SnapshotExpiredError`.
+        primary-key table never do, because they hold current rows instead of changes. With ``snapshot_id``, reads that
+        snapshot and skips rows that it does not have. Raises `SnapshotExpiredError`.
         """
-        schema = self.place.spec.schema
+        schema = self.binding.spec.schema
         plan, locations = self.plan_read(snapshot_id=snapshot_id, schema=schema), None
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             locations = frozenset(split.location for split in chosen.splits)
-        how = self.place.spec.writers, bucket, offsets, locations
-        return read_log_range(self.place.files_at, plan, *how, has_gaps=snapshot_id is not None)
+        how = self.binding.spec.writers, bucket, offsets, locations
+        return read_log_range(self.binding.files_at, plan, *how, has_gaps=snapshot_id is not None)
 
-    def read_held(self, snapshot_id: int, bucket: int, rows: OffsetSet) -> PlacedRows:
-        """Read the rows at these offsets from the files of a snapshot, deleted rows included.
+    def read_stored_rows(self, snapshot_id: int, bucket: int, rows: OffsetSet) -> PlacedRows:
+        """Return the rows at these offsets from the files of a snapshot, including deleted rows.
 
         Rows at offsets in between may be returned too. Raises `SnapshotExpiredError`, and `OffsetsTrimmedError` as
         `read_with_offsets` does.
         """
-        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
-        return read_held(self.place.files_at, plan, self.place.spec.writers, bucket, rows)
+        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.binding.spec.schema)
+        return read_stored_rows(self.binding.files_at, plan, self.binding.spec.writers, bucket, rows)
 
     def find_rows_with_offsets(self, snapshot_id: int, rows: Mapping[int, OffsetSet]) -> Mapping[int, OffsetSet]:
-        """Return the rows that files of a snapshot hold, as `lake.reader.find_rows_with_offsets` does.
+        """Return the offsets among ``rows`` that files of a snapshot hold. See `lake.reader.find_rows_with_offsets`.
 
         Raises `SnapshotExpiredError`.
         """
-        splits = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema).splits
+        splits = self.plan_read(snapshot_id=snapshot_id, schema=self.binding.spec.schema).splits
         locations = dict.fromkeys(split.location for split in splits)
-        return find_rows_with_offsets(self.place.files_at, locations, self.place.spec.writers, rows)
+        return find_rows_with_offsets(self.binding.files_at, locations, self.binding.spec.writers, rows)
 
     @abstractmethod
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
-        """Return a snapshot and its ancestors, newest first, as far as they are retained."""
+        """Return a snapshot and its retained ancestors, latest first."""
 
-    def find_held_offsets(self, snapshot_id: int, ranges: Mapping[int, OffsetRange]) -> Mapping[int, OffsetSet] | None:
-        """Return bucket → offsets of the ranges that a snapshot has rows of, as `lake.reader.find_offsets_in_plan`
-        does.
+    def find_stored_offsets(
+        self, snapshot_id: int, ranges: Mapping[int, OffsetRange]
+    ) -> Mapping[int, OffsetSet] | None:
+        """Return the offsets of the ranges, by bucket, at which a snapshot has rows. See
+        `lake.reader.find_offsets_in_plan`.
 
         Raises `SnapshotExpiredError`.
         """
-        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.place.spec.schema)
-        return find_offsets_in_plan(self.place.files_at, plan, self.place.spec.writers, ranges)
+        plan = self.plan_read(snapshot_id=snapshot_id, schema=self.binding.spec.schema)
+        return find_offsets_in_plan(self.binding.files_at, plan, self.binding.spec.writers, ranges)
 
     def metadata_table(self, name: str) -> pa.Table:
-        """Return a metadata table, in types that Spark supports. Raises `InvalidNameError` with the existing names."""
+        """Return a metadata table with types that Spark supports. Raises `InvalidNameError` with the existing names."""
         require_metadata_table(name, self.metadata_tables, self.kind)
-        table = self.place.find()
+        table = self.binding.find()
         if table is not None:
             return self._metadata_table(table, name)
-        empty = type(self)(MemoryStorage(self.place.world), self.place.spec, world=self.place.world)
+        empty = type(self)(MemoryStorage(self.binding.world), self.binding.spec, world=self.binding.world)
         empty.create_or_evolve()
         return empty.metadata_table(name).slice(0, 0)
 
@@ -689,11 +708,9 @@ class LakeTable(ABC):
         try:
             return self._compact(purge=purge, dry_run=dry_run, run=run)
         except SnapshotExpiredError as error:
-            if not self.place.spec.primary_key:
+            if not self.binding.spec.primary_key:
                 raise
-            raise CommitConflictError(
-                f"another process compacted and expired these files; try again ({error})"
-            ) from error
+            raise CommitConflictError(f"another process compacted and expired these files; retry ({error})") from error
 
     @abstractmethod
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport: ...
@@ -705,7 +722,7 @@ class LakeTable(ABC):
         """
         if grace_ms < ORPHAN_GRACE_MS_MIN:
             raise InvalidOptionError(
-                f"grace of {grace_ms} ms: rounds under way need at least {ORPHAN_GRACE_MS_MIN} ms; choose more"
+                f"grace of {grace_ms} ms, expected at least {ORPHAN_GRACE_MS_MIN} ms, which protects rounds in progress"
             )
         self._require_home_unless(dry_run, "removing orphans")
         return self._remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
@@ -725,8 +742,8 @@ class LakeTable(ABC):
     ) -> ExpireReport:
         """Expire snapshots older than ``keep_ms``, except the latest ``keep_last`` and those ``tagged``.
 
-        With ``many``, also expires those that this second rule selects. ``claim`` reserves the snapshots against new
-        tags before any is dropped.
+        With ``many``, also expires the snapshots that this second rule selects. ``claim`` prevents new tags of the
+        snapshots before any is dropped.
         """
         self._require_home_unless(dry_run, "expiry")
         rules = [ExpiryRules(keep_last, keep_ms), *([many] if many is not None else [])]

@@ -1,9 +1,9 @@
 """The map from columns of the table to fields of its lake table, independent of names.
 
-The map is a property of the lake table and changes in the same commit as the lake's schema. It keeps dropped columns,
-for readers of older states, and the table schema that the lake was last migrated to: a process with an older schema
-does not change the lake. A lake table without a map was written when columns could only be added, so each column maps
-to the field with its first name.
+The map is a property of the lake table, and changes in the commit that changes the lake's schema. It keeps dropped
+columns for readers of older states. It contains the id of the table schema that the lake was last migrated to, so that
+a process with an older schema does not change the lake. A lake table without a map was written when columns could only
+be added: each column maps to the field with its first name.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 COLUMNS_PROPERTY = "streamhouse.columns"
 
 InnerOf = Callable[[int], Mapping[Path, int]]
-"""Returns the nested fields of a lake field, path → id, with lowercase paths."""
+"""Returns the nested fields of a lake field by id: lowercase path → id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeField:
     id: int
     name: str
-    """The package's name of the field. A different name in the lake was set by another engine."""
+    """The package's name of the field. If the lake has a different name, another engine renamed the field."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Nested field ids of a column that changed inside: table → lake. Dropped ones stay for readers of older states."""
+    """Table id → lake id of the nested fields, if they ever changed. Keeps dropped fields for readers of older
+    states.
+    """
 
     def to_json(self) -> list[Any]:
         inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
@@ -48,23 +50,23 @@ class LakeField:
 
 
 def find_no_nested_fields(_: int) -> Mapping[Path, int]:
-    """Serve as `InnerOf` if no column can change inside."""
+    """Return no nested fields, as the `InnerOf` of formats whose nested fields cannot change."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnMap:
     fields: Mapping[int, LakeField] = field(default_factory=dict)
-    """Column id → field. Columns that the lake never had are missing."""
+    """Column id → field, for columns that the lake has or had."""
     schema_id: int | None = None
-    """The table schema that the lake was last migrated to; None for a lake table without a map."""
+    """The id of the table schema that the lake was last migrated to. None for a lake table without a map."""
     ambiguous: frozenset[int] = field(default=frozenset(), compare=False)
     """Ids of columns whose name is ambiguous in a file without field ids."""
     first_names: Mapping[int, FieldNames] = field(default_factory=dict, compare=False)
-    """Column id → lake ids and first names of nested fields, of columns that changed inside; files may lack the ids."""
+    """Column id → lake ids and first names of nested fields, if they ever changed. Files may not have the ids."""
 
     elsewhere: Mapping[int, Mapping[Path, int]] = field(default_factory=dict, compare=False)
-    """Field id → nested fields, path → id, of fields that another engine changed inside, as the lake has them."""
+    """Field id → path → id of the nested fields in the lake, if another engine changed them."""
 
     def field_id(self, column_id: int) -> int | None:
         field = self.fields.get(column_id)
@@ -75,13 +77,15 @@ class ColumnMap:
         return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """Return the text for the lake table's property, valid only for this table: another may adopt the lake."""
+        """Return the text of the lake table's property. It contains the table's uuid, because another table may adopt
+        the lake.
+        """
         fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
-        """Parse the result of `to_text`. None if it is of another table. Raises `CorruptDataError`."""
+        """Parse the result of `to_text`. Returns None for the map of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
             if value["table"] != table_uuid:
@@ -90,8 +94,8 @@ class ColumnMap:
             return cls(fields, int(value["schema"]))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake table {where}: its property {COLUMNS_PROPERTY} is {text[:100]!r}, which is not a column map; "
-                "restore it from an older metadata file"
+                f"lake table {where}: found {text[:100]!r} in its property {COLUMNS_PROPERTY}, expected a column map; "
+                "restore the property from an older metadata file"
             ) from error
 
 
@@ -113,8 +117,9 @@ def column_map(
     where: str,
     inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
-    """Return the lake table's map. ``fields`` are the current ids and names of its columns; ``inner_of`` returns their
-    current nested fields.
+    """Return the lake table's map. ``fields`` are the current ids and names of its columns.
+
+    ``inner_of`` returns the current nested fields of a column.
     """
     text = properties.get(COLUMNS_PROPERTY)
     mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
@@ -129,9 +134,9 @@ def column_map(
 
 
 def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
-    """Return the map's fields, with nested fields for columns that changed inside.
+    """Return the map's fields, with nested fields for columns whose nested fields changed.
 
-    A map without these precedes the first such change: the lake still has the names of that time.
+    A map without nested fields is older than the first such change, so the lake still has the names of that time.
     """
     schemas = _schemas_oldest_first(spec)
     changed = {c.id for schema in schemas for c in schema.columns if c.field_ids is not None}
@@ -146,8 +151,9 @@ def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: 
 
 
 def nested_fields_changed_by_lake(forms: Iterable[Mapping[int, Mapping[Path, int]]]) -> dict[int, Mapping[Path, int]]:
-    """Return the nested fields of lake fields that differ between schemas. ``forms`` has each schema's nested fields by
-    field id, the current schema last.
+    """Return the nested fields of lake fields that differ between schemas.
+
+    ``forms`` has the nested fields by field id in each schema. The current schema is last.
     """
     changed_paths: dict[int, dict[Path, int]] = {}
     differing: set[int] = set()
@@ -170,7 +176,9 @@ def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNam
 
 
 def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
-    """Return the column in the schema that the lake was migrated to, or in the oldest for a lake without a map."""
+    """Return the column in the schema that the lake was migrated to, or in the oldest schema for a lake without
+    a map.
+    """
     schema = spec.schemas.get(mapping.schema_id or 0)
     return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
 
@@ -180,7 +188,7 @@ def _find_column(column_id: int, schemas: Iterable[TableSchema]) -> Column:
 
 
 def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int, int]:
-    """Map the nested fields of a column to those of a lake field with equal names."""
+    """Return the lake id of each nested field of a column, from lake fields with equal paths."""
     field_ids = {}
     for own, path in _own_paths(column):
         lake_id = inside.get(tuple(name.casefold() for name in path))
@@ -192,7 +200,9 @@ def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int
 def _lake_field(
     column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
 ) -> LakeField:
-    """Return the lake field of a column with the lake's nested names. ``before`` had fields that were dropped since."""
+    """Return the lake field of a column with the lake's nested names. ``before`` may have nested fields dropped
+    since.
+    """
     if column.field_ids is None:
         return LakeField(field_id, name)
     older = before.inner if before is not None else {}
@@ -205,7 +215,7 @@ def map_by_name(
     schema_id: int | None = None,
     inner_of: InnerOf = find_no_nested_fields,
 ) -> ColumnMap:
-    """Return the map of a lake table that has the schema's own names."""
+    """Return the map of a lake table whose fields have the names of the schema."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
     matches = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
     mapped = {
@@ -217,18 +227,18 @@ def map_by_name(
 
 
 def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
-    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
+    """Require that the lake has exactly the columns of the spec. Columns of a lake without a map match by name.
 
-    ``fields`` are its current ones. Raises `CommitConflictError` if the table was altered since the round began, or the
-    lake does not have the change yet.
+    ``fields`` are the current fields of the lake. Raises `CommitConflictError` if the table was altered after the round
+    started, or if the lake was not migrated yet.
     """
     named = {mapping.field_id(column.id) for column in spec.schema.columns}
     unmapped = [name for field_id, name in fields if field_id not in named]
     if mapping.schema_id not in (None, spec.schema_id) or unmapped:
-        hint = f"; there are {', '.join(unmapped)} besides its columns" if unmapped else ""
+        hint = f", and has other columns: {', '.join(unmapped)}" if unmapped else ""
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {mapping.schema_id}, {spec.path} was opened with "
-            f"schema {spec.schema_id}{hint}; try again"
+            f"lake table {where} has the columns of schema {mapping.schema_id}{hint}, expected schema "
+            f"{spec.schema_id} of {spec.path}; retry"
         )
 
 
@@ -236,28 +246,29 @@ def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) ->
     """Raise `CommitConflictError` if the lake has a newer schema than the spec."""
     if mapping.schema_id is not None and mapping.schema_id > spec.schema_id:
         raise CommitConflictError(
-            f"lake table {where} has the columns of schema {mapping.schema_id}, schema {spec.schema_id} of "
-            f"{spec.path} is older: it was altered since this round began; try again"
+            f"lake table {where} has the columns of schema {mapping.schema_id}, which is newer than schema "
+            f"{spec.schema_id} of {spec.path}: the table was altered after this round started; retry"
         )
 
 
-def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
-    """Describe changes of other engines to the table's columns. ``here`` are the lake's current fields, id → name."""
+def find_external_changes(mapping: ColumnMap, lake_names: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+    """Describe changes of the table's columns by other engines. ``lake_names`` are the lake's current fields by id."""
     problems = []
     for column in spec.schema.columns:
         mapped = mapping.fields.get(column.id)
         if mapped is None:
             continue
-        name = here.get(mapped.id)
+        name = lake_names.get(mapped.id)
         if name is None:
             problems.append(
-                f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll the lake "
-                "table's metadata back, or drop the column here"
+                f"column '{mapped.name}' (field {mapped.id}) was dropped in the lake by another engine; roll back the "
+                "lake table's metadata, or drop the column of the table"
             )
         elif name not in (mapped.name, column.name):
             problems.append(
                 f"column '{mapped.name}' (field {mapped.id}) was renamed to '{name}' in the lake by another "
-                f"engine; rename it to '{column.name}' there, or rename column '{column.name}' to '{name}' here"
+                f"engine; rename it to '{column.name}' in the lake, or rename column '{column.name}' of the table to "
+                f"'{name}'"
             )
     return problems
 
@@ -265,50 +276,50 @@ def find_external_changes(mapping: ColumnMap, here: Mapping[int, str], spec: Lak
 def _find_external_nested_changes(
     mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
-    """Describe changes of other engines inside columns that the table changed inside."""
+    """Describe changes by other engines of nested fields that the table changed."""
     problems = []
     for column in spec.schema.columns:
         mapped = mapping.fields.get(column.id)
         if mapped is None or not mapped.inner or mapped.id not in lake:
             continue
-        here = {field_id: path for path, field_id in inside(lake[mapped.id]).items()}
+        lake_paths = {field_id: path for path, field_id in inside(lake[mapped.id]).items()}
         before = dict(_own_paths(_column_in_lake_schema(column.id, mapping, spec)))
         for own, path in _own_paths(column):
             field_id = mapped.inner.get(own)
             if field_id is None:
                 continue
             name = join_path((column.name, *path))
-            if field_id not in here:
+            if field_id not in lake_paths:
                 problems.append(
-                    f"field '{name}' (field {field_id}) was dropped in the lake by another engine; roll the lake "
-                    "table's metadata back, or drop the field here"
+                    f"field '{name}' (field {field_id}) was dropped in the lake by another engine; roll back the lake "
+                    "table's metadata, or drop the field of the table"
                 )
-            elif here[field_id][-1] not in {names[-1].casefold() for names in (path, before.get(own, path))}:
+            elif lake_paths[field_id][-1] not in {names[-1].casefold() for names in (path, before.get(own, path))}:
                 problems.append(
-                    f"field '{name}' (field {field_id}) was renamed to '{here[field_id][-1]}' in the lake by another "
-                    f"engine; rename it to '{path[-1]}' there"
+                    f"field '{name}' (field {field_id}) was renamed to '{lake_paths[field_id][-1]}' in the lake by "
+                    f"another engine; rename it to '{path[-1]}' in the lake"
                 )
     return problems
 
 
 def _own_paths(column: Column) -> list[tuple[int, Path]]:
-    """Return the ids of a column's nested fields, with their paths."""
+    """Return the ids of a column's nested fields with their paths."""
     return list(zip(column.inner_ids, list_field_paths(column.type), strict=True))
 
 
 class FieldEditor(ABC, Generic[F]):
-    """Edits fields of a lake's schema, in its format."""
+    """Edits fields of a lake's schema in its format."""
 
     @abstractmethod
     def with_comment(self, field: F, column: Column | None) -> F:
-        """Return the field with the column's comment, if there is one."""
+        """Return the field with the column's comment, if the column has one."""
 
     @abstractmethod
     def as_column(self, field: F, column: Column, inner: Mapping[int, int]) -> F:
-        """Return the field with the column's name, comment and nullability, and with its type if that is wider or the
-        column changed inside.
+        """Return the field with the column's name, comment and nullability.
 
-        ``inner`` maps nested fields of the table to those of the lake.
+        The field also gets the column's type if that is wider, or if nested fields changed. ``inner`` maps nested
+        fields of the table to those of the lake.
         """
 
     @abstractmethod
@@ -322,11 +333,11 @@ class FieldEditor(ABC, Generic[F]):
 def migrate_columns(
     lake: Mapping[int, F], mapping: ColumnMap, spec: LakeTableSpec, editor: FieldEditor[F], *, where: str
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
-    """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns. Drops fields
-    of dropped columns, and appends missing ones.
+    """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns.
 
-    Returns the fields, the map's fields, and changes of other engines that prevent the migration. Comments that the
-    table does not have are kept. Raises `CommitConflictError` if the lake has a newer schema than the spec.
+    Drops fields of dropped columns, appends missing ones, and keeps comments that the table does not have. Returns the
+    fields, the map's fields, and changes of other engines that prevent the migration. Raises `CommitConflictError` if
+    the lake has a newer schema than the spec.
     """
     require_not_newer(mapping, spec, where=where)
     named = [(field_id, field.name) for field_id, field in lake.items()]
@@ -358,28 +369,25 @@ def migrate_columns(
 
 
 def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]:
-    """Return the fields with the table's own ones in column order, in the places that these have.
-
-    Fields of other engines keep their places between them.
-    """
+    """Return the fields with the table's own fields in column order. Fields of other engines keep their positions."""
     in_turn = iter([i for i in own if i in fields])
     columns = set(own)
-    return {i: fields[i] for i in (next(in_turn) if place in columns else place for place in fields)}
+    return {i: fields[i] for i in (next(in_turn) if field_id in columns else field_id for field_id in fields)}
 
 
 def retained_fields(
     fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
-    """Return the lake fields to keep, by id and name, each with its column.
+    """Return the lake fields to keep, by id, each with its column.
 
-    None stands for a field of another engine, which stays unchanged. Fields of dropped columns are removed. A column
-    without a field takes the one with its name, and ``mapped`` is updated.
+    The column is None for a field of another engine, which is not changed. Fields of dropped columns are omitted. A
+    column without a field gets the lake field with its name, which is added to ``mapped``.
     """
-    of_field, now = mapping.columns(), {column.id: column for column in schema.columns}
+    column_ids, columns = mapping.columns(), {column.id: column for column in schema.columns}
     retained: list[tuple[int, Column | None]] = []
     for field_id, name in fields:
-        column_id = of_field.get(field_id)
-        column = schema.find(name) if column_id is None else now.get(column_id)
+        column_id = column_ids.get(field_id)
+        column = schema.find(name) if column_id is None else columns.get(column_id)
         if column_id is None and (column is None or column.id in mapped):
             retained.append((field_id, None))
         elif column is not None:
@@ -389,16 +397,18 @@ def retained_fields(
 
 
 def find_repeated_names(names: Iterable[str]) -> list[str]:
-    """Return the names that the lake would have twice."""
+    """Describe the names that the lake would have twice."""
     folded = [name.casefold() for name in names]
     return [
-        f"column '{name}' is there twice, another engine added one of that name; rename or drop it there"
+        f"column '{name}' is duplicated, because another engine added a column with this name; rename or drop it there"
         for name in sorted({name for name in folded if folded.count(name) > 1})
     ]
 
 
 def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
-    """Map columns by their first names. The oldest column of a name has the field: newer ones came after its drop."""
+    """Map columns by their first names. The oldest column with a name has the field; newer ones were added after its
+    drop.
+    """
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
     for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):

@@ -1,4 +1,4 @@
-"""Access to the data files around a location: in the warehouse, or in the storage of an external catalog."""
+"""Access to the data files near a location: in the warehouse, or in the storage of an external catalog."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Prefix of warehouse settings that are properties of a pyiceberg catalog, used instead of the file catalog."""
+"""Prefix of warehouse settings with the properties of an external pyiceberg catalog, which replaces the file
+catalog.
+"""
 
 SMALL_BYTES_MAX: Final = 4 << 20
-"""Files up to this size are fetched whole, which takes no longer than reading the footer and then the columns."""
+"""Files up to this size are fetched whole. This takes no longer than reading the footer and then the columns."""
 WINDOW_FILES: Final = 48
 WINDOW_BYTES: Final = 32 << 20
-"""Byte and file limits of one concurrent fetch of small files."""
+"""Maximum files and bytes of one concurrent fetch of small files."""
 _DELETES_BYTES: Final = 64 << 10
-"""Assumed size of a position delete file: splits do not have it, and the file is read whole in any case."""
+"""Assumed size of a position delete file, which splits do not have. The file is read whole in any case."""
 
 
 class CatalogFiles:
-    """Data files outside the warehouse, through pyiceberg; read-only unless an external catalog keeps them there."""
+    """Data files outside the warehouse, read through pyiceberg. Writable only with an external catalog."""
 
     def __init__(self, file_io: FileIO, *, is_writable: bool) -> None:
         self._io = file_io
@@ -49,8 +51,8 @@ class CatalogFiles:
         """Create a file. Raises `LakeMismatchError` if no external catalog is configured."""
         if not self._is_writable:
             raise LakeMismatchError(
-                f"lake file {location} lies outside the warehouse, where nothing is written; name the catalog of the "
-                "lake table with lake.iceberg.catalog.* settings, or let write.data.path of the table be inside"
+                f"cannot write lake file {location}: it is outside the warehouse; configure the catalog of the lake "
+                "table with lake.iceberg.catalog.* settings, or set write.data.path of the table to a path inside"
             )
         return self._create(location)
 
@@ -59,7 +61,7 @@ class CatalogFiles:
 
     @contextmanager
     def _create(self, location: str) -> Iterator[Sink]:
-        # After an error a truncated file remains as an orphan, which orphan removal deletes.
+        # After an error, a truncated file remains as an orphan, which orphan removal deletes.
         stream = self._io.new_output(location).create()
         try:
             yield _StreamSink(stream)
@@ -75,8 +77,10 @@ class _StreamSink:
         return self._stream.write(bytes(data))
 
 
-def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """Return the access to data files outside the warehouse, by the settings of the warehouse and its lake catalog."""
+def open_catalog_files(settings: Mapping[str, str], location: str) -> FileAccess:
+    """Return the access to data files outside the warehouse, with the settings of the warehouse and its lake
+    catalog.
+    """
     from pyiceberg.io import load_file_io
 
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)
@@ -84,43 +88,44 @@ def outside_files(settings: Mapping[str, str], location: str) -> FileAccess:
 
 
 def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties for pyiceberg's catalog and file access among the warehouse's settings."""
+    """Return the warehouse settings for pyiceberg's catalog and file access."""
     storage = {k: v for k, v in settings.items() if k.startswith(("s3.", "gcs.", "adls.", "client."))}
     named = {k.removeprefix(CATALOG_SETTINGS): v for k, v in settings.items() if k.startswith(CATALOG_SETTINGS)}
     return {**storage, **named}
 
 
 def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
-    """Return the access to the data files around ``location``, inside the warehouse or outside."""
+    """Return the access to the data files near ``location``, inside or outside the warehouse."""
     inside = StorageFiles(storage)
     if inside.holds(location):
         return inside
 
-    return outside_files(settings, location)
+    return open_catalog_files(settings, location)
 
 
 def files_of_group(
     storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
 ) -> FileAccess:
-    """Return the access to files that are merged, each opened several times. On a remote store small files are fetched
-    together; otherwise one by one, around ``location``.
+    """Return the access to files that are merged. Each file is opened several times.
+
+    Small files of a remote store are fetched concurrently. Other files are read individually, near ``location``.
     """
     if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
-        return FilesAhead(storage, settings, splits)
+        return PrefetchedFiles(storage, settings, splits)
     return lake_files(storage, settings, location)
 
 
-class FilesAhead:
-    """The data files of one read, by location, with their sizes from the lake's metadata.
+class PrefetchedFiles:
+    """The data files of one read by location, with their sizes from the lake's metadata.
 
-    On a remote store small files are fetched whole, together with the next ones in the order of the splits.
-    Thread-safe. Holds at most two windows of files and those being read.
+    Small files of a remote store are fetched whole, together with the next files in the order of the splits.
+    Thread-safe. Holds at most two windows of files, and the files being read.
     """
 
     def __init__(
         self, storage: Storage, settings: Mapping[str, str], splits: Iterable[LakeSplit], *, first: int = WINDOW_FILES
     ) -> None:
-        """The first window has ``first`` files, later ones four times as many, up to `WINDOW_FILES`."""
+        """The first window has ``first`` files. Each later window has four times as many, up to `WINDOW_FILES`."""
         self._storage = storage
         self._settings = settings
         self._inside = StorageFiles(storage)
@@ -134,13 +139,13 @@ class FilesAhead:
             deletes = {at: _DELETES_BYTES for s in chosen for at in s.position_deletes if self._inside.holds(at)}
             self._small = {at: size for at, size in sizes.items() if size <= SMALL_BYTES_MAX} | deletes
         self._ahead = OrderedDict(self._small)
-        """Small files not fetched yet, in the order of use."""
+        """Small files that are not fetched yet, in the order of use."""
         self._held: OrderedDict[str, bytes | None] = OrderedDict()
         self._window = first
         self._lock = new_lock()
 
     def fetch_first(self) -> None:
-        """Fetch the first window of small files now."""
+        """Fetch the first window of small files."""
         with self._lock:
             if self._ahead:
                 self._fetch(next(iter(self._ahead)))
@@ -171,7 +176,7 @@ class FilesAhead:
             return self._held[location]
 
     def _fetch(self, location: str) -> None:
-        """Fetch a small file with the next ones, and drop those of the window before the last."""
+        """Fetch a small file with the next ones, and drop files of earlier windows."""
         assert self._many is not None
         locations, size_bytes = [location], self._small[location]
         self._ahead.pop(location, None)
@@ -190,21 +195,21 @@ class FilesAhead:
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
 
 
-def offset_files(
+def read_offset_files(
     storage: Storage,
     settings: Mapping[str, str],
     sizes: Mapping[str, int],
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[OffsetFile | None]:
-    """Return the offsets of files as `read_offset_file` does, concurrently. ``sizes`` are those in the metadata."""
-    files = FilesAhead(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
+    """Return the offsets of files concurrently, as `read_offset_file` does. ``sizes`` are those in the metadata."""
+    files = PrefetchedFiles(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
     return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:
-    """Return the data files of splits with their sizes, without files that are read in parts."""
+    """Yield the data files of splits with their sizes, except files that are read in parts."""
     for split in splits:
         if split.merge is not None:
             yield from ((file.location, file.size_bytes) for file in split.merge.files)

@@ -1,4 +1,4 @@
-"""Opening of a table's lake. Lake libraries are optional; a missing one is noticed when the lake is opened."""
+"""Opens the lake of a table. The libraries of the formats are optional, and checked when a lake is opened."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from streamhouse_spark.storage.base import Storage
 
 
 def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> LakeTable:
-    """Return the lake table of a table; reads nothing yet.
+    """Return the lake table of a table, without reading it.
 
-    Raises `MissingExtraError` without the lake's library, `LakeMismatchError` for a table that the lake cannot hold.
+    Raises `MissingExtraError` without the library of the format, and `LakeMismatchError` for a table that the format
+    cannot represent.
     """
     properties = state.parsed
     spec = LakeTableSpec.of(state)
@@ -29,14 +30,14 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             from streamhouse_spark.lake.paimon.table import PaimonLake
 
             return PaimonLake(storage, spec, settings=settings, world=world)
-        _require_installed("pyiceberg")  # loading it is slow, so that callers import it when needed
+        _require_installed("pyiceberg")  # importing it is slow, so only its users import it
         from streamhouse_spark.lake.iceberg.table import IcebergLake
 
         return IcebergLake(storage, spec, settings=settings, world=world)
 
 
 def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
-    """Return the adoption of lake tables of a format. Raises `MissingExtraError` without the lake's library."""
+    """Return the adoption of lake tables of a format. Raises `MissingExtraError` without the library of the format."""
     with lake_library(lake_format, "an adopted table"):
         if lake_format == "paimon":
             from streamhouse_spark.lake.paimon.adoption import PaimonAdoption
@@ -48,13 +49,13 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
 
 
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
-    """Release the lake table of a dropped adopted table; its files stay."""
+    """Release the lake table of a dropped adopted table. Its files remain."""
     properties = state.parsed
     lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
 def file_spec_of(context: WriteContext) -> FileSpec:
-    """Return the file spec of a task's context, by its format."""
+    """Return the file spec in the context of a task."""
     if context.lake["format"] == "paimon":
         from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 
@@ -71,13 +72,13 @@ def _require_installed(library: str) -> None:
 
 @contextmanager
 def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
-    """Wrap imports of a lake's modules. Raises `MissingExtraError` if its library is missing."""
+    """Run imports of a format's modules. Raises `MissingExtraError` if the library of the format is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise  # a module of this package is missing, which no extra installs
         raise MissingExtraError(
-            f"{owner} has {'an Iceberg' if lake_format == 'iceberg' else 'a Paimon'} lake, and {error.name} is not "
+            f"{owner} needs {'an Iceberg' if lake_format == 'iceberg' else 'a Paimon'} lake, but {error.name} is not "
             f"installed; run: pip install 'streamhouse-spark[{lake_format}]'"
         ) from error

@@ -1,6 +1,7 @@
-"""Caches of lake metadata: of files with names that are never reused, of parsed values, and of one round.
+"""Caches of lake metadata: files by name, parsed values, and the state that one round reads.
 
-In a restored or moved copy such a name has the same bytes, or does not exist. So a file is read once per store.
+File names are never reused: in a restored or moved copy, a name has the same bytes or does not exist. So each file is
+read once per store.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
-KEPT_BYTES_MAX: Final = 32 << 20
-"""Byte limit of each store's cache, and of one prefetch."""
+CACHE_BYTES_MAX: Final = 32 << 20
+"""Maximum bytes of the cache of a store, and of one prefetch."""
 
 _stores: WeakKeyDictionary[Storage, _CachedFiles] = WeakKeyDictionary()
 _lock = new_lock()
@@ -27,8 +28,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class RecentValues(Generic[K, V]):
-    """The ``num_max`` values of this process that were used last, by key."""
+class LruCache(Generic[K, V]):
+    """An LRU cache of ``num_max`` values of this process."""
 
     def __init__(self, num_max: int) -> None:
         self._num_max = num_max
@@ -56,7 +57,7 @@ class RecentValues(Generic[K, V]):
 class RoundCache(threading.local, Generic[V]):
     """The first state of each table that this thread reads within `LakeTable.cache_metadata_for_round`.
 
-    A commit writes the successor of that state, and fails if the table changed.
+    A commit writes the successor of that state, and fails if the table changed concurrently.
     """
 
     _values: dict[tuple[str, str], V] | None = None
@@ -78,13 +79,13 @@ class RoundCache(threading.local, Generic[V]):
             self._values[storage.url, key] = value
 
     def forget(self) -> None:
-        """Make the next step read the state itself."""
+        """Clear the cache, so that the next step reads the state."""
         if self._values:
             self._values.clear()
 
 
 class _CachedFiles:
-    """Files of one store; the oldest are evicted."""
+    """An LRU cache of the files of one store."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, bytes] = OrderedDict()
@@ -101,14 +102,14 @@ class _CachedFiles:
         with self._lock:
             self._size_bytes += len(data) - len(self._files.pop(key, b""))
             self._files[key] = data
-            while self._size_bytes > KEPT_BYTES_MAX:
+            while self._size_bytes > CACHE_BYTES_MAX:
                 self._size_bytes -= len(self._files.popitem(last=False)[1])
 
 
 def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dict[str, bytes]:
-    """Return metadata files, given by key and size, that are about to be read: cached or fetched concurrently.
+    """Return metadata files, which are given by key and size, from the cache or from one batch of reads.
 
-    Returns none on a local store. Leaves out missing files, and those beyond `KEPT_BYTES_MAX`.
+    Omits missing files and those beyond `CACHE_BYTES_MAX`. Returns nothing for a local store.
     """
     if not isinstance(storage, ReadsMany):
         return {}
@@ -116,7 +117,7 @@ def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dic
         cached = _stores.setdefault(storage, _CachedFiles())
     contents: dict[str, bytes] = {}
     missing: list[str] = []
-    left_bytes = KEPT_BYTES_MAX
+    left_bytes = CACHE_BYTES_MAX
     for key, size_bytes in files:
         left_bytes -= size_bytes
         if (data := cached.find(key)) is not None:
@@ -131,10 +132,10 @@ def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dic
 
 
 def cache_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
-    """Cache metadata files that this process has just stored, because it probably reads them next."""
+    """Cache metadata files that this process has stored, because it probably reads them next."""
     if isinstance(storage, ReadsMany):
         with _lock:
             cached = _stores.setdefault(storage, _CachedFiles())
         for key, data in written.items():
-            if len(data) <= KEPT_BYTES_MAX // 8:
+            if len(data) <= CACHE_BYTES_MAX // 8:
                 cached.keep(key, data)

@@ -1,4 +1,4 @@
-"""Errors for damaged metadata of lake tables: impossible values, and the file that an exception comes from."""
+"""Errors for damaged metadata of lake tables: invalid values, and the damaged file."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ R = TypeVar("R")
 
 
 class InconsistentMetadataError(ValueError):
-    """The files of a round do not match its offsets: a defect of their writer, not of the lake."""
+    """The files of a round do not match its offsets: a bug of the writer, not damage of the lake."""
 
 
 def guard_metadata_errors(lake_table: type) -> None:
-    """Make the methods of a lake table class raise `CorruptDataError` for metadata with impossible values."""
+    """Make the methods of a lake table class raise `CorruptDataError` for invalid values in metadata."""
     for name, method in list(vars(lake_table).items()):
         if name in _GUARDED and not getattr(method, "__isabstractmethod__", False):
             setattr(lake_table, name, _with_error_mapping(method))
@@ -89,20 +89,20 @@ def _with_error_mapping(method: Callable[P, R]) -> Callable[P, R]:
 def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
     text = " ".join(str(error).split())[:200]
     return CorruptDataError(
-        f"lake table {lake_table.location}: its metadata has values that cannot be ({type(error).__name__}: {text}); "
-        "restore it, or rebuild the lake from the log (streamhouse retier)"
+        f"lake table {lake_table.location}: its metadata has invalid values ({type(error).__name__}: {text}); "
+        "restore the metadata, or rebuild the lake from the log (streamhouse retier)"
     )
 
 
 @contextmanager
 def expiry_while_read(location: str) -> Iterator[None]:
-    """Wrap reads of a snapshot's metadata. Raises `SnapshotExpiredError` for a missing file."""
+    """Run reads of a snapshot's metadata. Raises `SnapshotExpiredError` for a missing file."""
     try:
         yield
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
-            f"lake table {location}: metadata of the snapshot is gone, it was expired while it was read; run the query "
-            f"again. If it is gone then too, rebuild the lake from the log, streamhouse retier ({error})"
+            f"lake table {location}: metadata of the snapshot is missing, because it expired during the read; retry "
+            f"the query. If the error persists, rebuild the lake from the log (streamhouse retier) ({error})"
         ) from error
 
 
@@ -110,7 +110,7 @@ def expiry_while_read(location: str) -> Iterator[None]:
 def damage_while_read(
     location: str, damage: tuple[type[Exception], ...], location_of: Callable[[object], str | None], otherwise: str
 ) -> Iterator[None]:
-    """Wrap a library's reads of metadata files. Raises `CorruptDataError` for its errors on damaged bytes.
+    """Run a library's reads of metadata files. Raises `CorruptDataError` for its errors on damaged bytes.
 
     ``location_of`` and ``otherwise`` are as in `find_damaged_file`.
     """
@@ -121,16 +121,17 @@ def damage_while_read(
     except damage as error:
         file = find_damaged_file(error, location_of, otherwise)
         raise CorruptDataError(
-            f"lake table {location}: {file} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild "
+            f"lake table {location}: cannot read {file} ({type(error).__name__}: {error}); restore it, or rebuild "
             "the lake from the log (streamhouse retier)"
         ) from error
 
 
 def find_damaged_file(error: Exception, location_of: Callable[[object], str | None], otherwise: str) -> str:
-    """Return the file that was being read when the error arose, or ``otherwise``.
+    """Return the file that was being read when the error occurred, or ``otherwise``.
 
-    The libraries' errors do not name the file, and may come from their threads. The frames of the error hold the value
-    being read: ``location_of`` returns its location, or None for other values. The innermost wins.
+    The errors of the libraries do not name the file, and may come from their threads. But the frames of the traceback
+    hold the value that was read: ``location_of`` returns its location, or None for other values. The innermost location
+    wins.
     """
     location, place = otherwise, error.__traceback__
     while place is not None:

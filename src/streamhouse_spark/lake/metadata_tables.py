@@ -1,4 +1,4 @@
-"""Metadata tables of a lake table in any format: their names, and types that Spark supports."""
+"""Names of the metadata tables of a lake table, and their conversion to types that Spark supports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from streamhouse_spark.schema.table_schema import canonical_type
 
 
 def require_metadata_table(name: str, names: Sequence[str], kind: str) -> None:
-    """Raise `InvalidNameError` with the existing ``names`` if a ``kind`` of table has no such metadata table."""
+    """Raise `InvalidNameError` with the existing ``names`` if a lake table has no such metadata table.
+
+    ``kind`` is the kind of table with its article.
+    """
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
@@ -32,8 +35,9 @@ def convert_for_spark(table: pa.Table) -> pa.Table:
 
 
 def _is_empty_struct(data_type: pa.DataType) -> bool:
-    """Return whether the type is an empty struct, which Spark does not support: the partition of an unpartitioned
-    table, and metrics of nested columns.
+    """Return whether the type is an empty struct, which Spark does not support.
+
+    The libraries use it for the partition of an unpartitioned table, and for metrics of nested columns.
     """
     return bool(pa.types.is_struct(data_type) and data_type.num_fields == 0)
 
@@ -49,5 +53,5 @@ def _drop_empty_structs(column: pa.Array) -> pa.Array:
 
 def _spark_type(data_type: pa.DataType, column: str) -> pa.DataType:
     if pa.types.is_timestamp(data_type):
-        return pa.timestamp("us", tz="UTC")  # the libraries return UTC without a time zone
+        return pa.timestamp("us", tz="UTC")  # the libraries return UTC times without a time zone
     return canonical_type(data_type, column=column)

@@ -1,4 +1,4 @@
-"""Reads of a lake in any format: skipped files, scans of a snapshot, and rows by their log offsets."""
+"""Reads of a lake in any format: file pruning, scans of a snapshot, and rows by their log offsets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offs
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
-    Positions,
     num_rows_in,
     read_deleted_positions,
     read_in_offset_order,
@@ -48,7 +47,7 @@ PlacedRows = Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]
 
 
 def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
-    """Return False only if no row of the lake file can match the filter. Missing metadata matches anything."""
+    """Return False only if no row of the lake file can match the filter. Missing metadata matches any filter."""
     bounds: dict[str, Bounds] = {}
     if file.bucket is not None:  # null for rows that another engine rewrote
         bounds[BUCKET.name] = replace(constant_bounds(file.bucket), may_be_null=True)
@@ -66,7 +65,7 @@ def file_may_match(file: ScanFile, schema: TableSchema, node: Node) -> bool:
 def column_bounds(stats: ColumnStatistics, data_type: pa.DataType, num_rows: int) -> Bounds:
     """Return the bounds of a column of a lake file. Lake bounds exclude NaN, which Spark orders above all numbers."""
     low, high = stats.low, stats.high
-    if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into its bounds
+    if low != low or high != high:  # noqa: PLR0124 - some writers include NaN in bounds
         low = high = None
     return Bounds(
         None if low is None else to_comparable(low),
@@ -83,13 +82,13 @@ class LiveRows:
     bucket: int | None
     """None for a file whose rows have no offsets."""
     rows: OffsetSet
-    """Offsets, or positions in the file."""
+    """Offsets, or positions in a file without offsets."""
 
 
 def read_live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]) -> list[LiveRows]:
     """Return the live rows of the files of these splits, from footers and position deletes.
 
-    ``writers`` are the tables whose files have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
+    Files of the tables ``writers`` have offsets. Raises `SnapshotExpiredError`, `CorruptDataError`.
     """
 
     def of_file(split: LakeSplit) -> LiveRows:
@@ -126,12 +125,12 @@ def read_log_range(
     *,
     has_gaps: bool = False,
 ) -> PlacedRows:
-    """Read a log range as `LakeTable.read_with_offsets` does; ``plan`` covers the whole latest snapshot.
+    """Return the rows of a log range. See `LakeTable.read_with_offsets`; ``plan`` covers the whole snapshot.
 
-    After checking that the files hold the range, returns only rows of files in ``locations``.
+    Checks that the files hold the range, and returns only rows of files in ``locations``.
     """
     splits = [s for s in plan.splits if may_hold(s.location, bucket, offsets) and (has_gaps or not s.position_deletes)]
-    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
+    files = _read_offset_files(files_at, (split.location for split in splits), writers)
     may_lack = has_gaps and len(files) == len({s.location for s in splits}) and _has_all_offsets(plan)
     rows = read_offsets(files_at, files, bucket, offsets, plan.projection, locations, may_lack=may_lack)
     marked = _read_deleted_offsets(files_at, splits, {file.location: file for file in files if file.bucket == bucket})
@@ -139,7 +138,7 @@ def read_log_range(
 
 
 def _read_deleted_offsets(files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]) -> OffsetSet:
-    """Return the offsets of the rows in these files that position deletes name."""
+    """Return the offsets of rows in these files that position delete files delete."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
     def of_file(location: str) -> OffsetSet:
@@ -158,39 +157,47 @@ def _exclude_deleted(rows: PlacedRows, marked: OffsetSet) -> PlacedRows:
             yield offsets[~deleted], drop_rows(batch, deleted)
 
 
-def read_held(files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet) -> PlacedRows:
-    """Read rows as `LakeTable.read_held` does; ``plan`` covers the whole snapshot."""
+def read_stored_rows(
+    files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet
+) -> PlacedRows:
+    """Return rows with their offsets, in offset order. See `LakeTable.read_stored_rows`; ``plan`` covers the whole
+    snapshot.
+
+    Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
+    hold each offset exactly once.
+    """
     splits = [s for s in plan.splits if may_hold(s.location, bucket, rows.range)]
-    files = [file for file in _read_footers(files_at, splits, writers) if file is not None]
-    return read_held_rows(files_at, files, bucket, rows, plan.projection)
+    files = _read_offset_files(files_at, (split.location for split in splits), writers)
+    shared = [(file, file.runs.common(rows)) for file in files if file.bucket == bucket]
+    shared = [(file, runs) for file, runs in shared if runs]
+    offsets = OffsetSet.merged([runs for _, runs in shared])
+    if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
+        raise OffsetsTrimmedError(
+            f"bucket {bucket}: the lake's files hold {offsets.num_rows} rows at offsets {rows.range}, expected "
+            f"{rows.num_rows}; retry the query, and if the error persists, start at a later offset"
+        )
+    parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
+    return read_in_offset_order(files_at, parts, rows.range, plan.projection)
 
 
-def _read_footers(
-    files_at: FilesAt, splits: Sequence[LakeSplit], writers: Collection[str]
-) -> Iterable[OffsetFile | None]:
-    """Read what the files of splits say of their offsets; None for a file of another engine or table."""
-
-    def footer(location: str) -> OffsetFile | None:
-        return read_offset_file(files_at(location), location, writers)
-
-    return parallel_map(footer, list(dict.fromkeys(split.location for split in splits)))
+def _read_offset_files(files_at: FilesAt, locations: Iterable[str], writers: Collection[str]) -> list[OffsetFile]:
+    """Return the offsets of files from their footers, without files of other engines and tables."""
+    distinct = list(dict.fromkeys(locations))
+    footers = parallel_map(lambda location: read_offset_file(files_at(location), location, writers), distinct)
+    return [file for file in footers if file is not None]
 
 
 def _has_all_offsets(plan: LakePlan) -> bool:
-    """Tell whether each row has an offset: then a missing one is not there any more."""
+    """Return whether every row has an offset. If so, a missing row was removed from the lake."""
     return all(parse_file_offsets(split.location) is not None for split in plan.splits)
 
 
 def find_rows_with_offsets(
     files_at: FilesAt, locations: Iterable[str], writers: Collection[str], rows: Mapping[int, OffsetSet]
 ) -> Mapping[int, OffsetSet]:
-    """Return those of the rows at these offsets that the files hold. Reads the footers of files that can hold some."""
+    """Return the offsets among ``rows`` that the files hold, from the footers of files that may hold some."""
     chosen = [at for at in locations if any(may_hold(at, bucket, runs.range) for bucket, runs in rows.items() if runs)]
-    files = [
-        file
-        for file in parallel_map(lambda at: read_offset_file(files_at(at), at, writers), chosen)
-        if file is not None
-    ]
+    files = _read_offset_files(files_at, chosen, writers)
     return {
         bucket: OffsetSet.merged([file.runs.common(runs) for file in files if file.bucket == bucket])
         for bucket, runs in rows.items()
@@ -200,18 +207,19 @@ def find_rows_with_offsets(
 def find_offsets_in_plan(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], ranges: Mapping[int, OffsetRange]
 ) -> Mapping[int, OffsetSet] | None:
-    """Return bucket → offsets of the ranges that the plan has rows of, deleted rows included.
+    """Return the offsets of the ranges, by bucket, at which the plan has rows. Includes deleted rows.
 
     Reads the footers of candidate files. Returns None if the lake has a file without offsets, which may hold any row.
     """
-    if any(parse_file_offsets(split.location) is None for split in plan.splits):
+    if not _has_all_offsets(plan):
         return None
-    splits = [
-        s for s in plan.splits if any(may_hold(s.location, bucket, offsets) for bucket, offsets in ranges.items())
-    ]
-    footers = list(_read_footers(files_at, splits, writers))
-    files = [file for file in footers if file is not None]
-    if len(files) < len(footers):
+    locations = {
+        split.location
+        for split in plan.splits
+        if any(may_hold(split.location, bucket, offsets) for bucket, offsets in ranges.items())
+    }
+    files = _read_offset_files(files_at, locations, writers)
+    if len(files) < len(locations):
         return None
     return {
         bucket: OffsetSet.merged([file.runs.within(offsets) for file in files if file.bucket == bucket])
@@ -227,26 +235,28 @@ class SnapshotScan(ABC):
 
     @abstractmethod
     def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
-        """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+        """Return the projection of the lake's columns to the table's. See `projection_of`."""
 
     @abstractmethod
     def files(
         self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
     ) -> tuple[ScanFile, ...]:
-        """Return the data files that can match the filter. ``every`` reads all columns of the table.
+        """Return the data files that may match the filter. ``every`` is the projection of all columns of the table.
 
         Statistics cover the filter's columns and ``statistics_of``. Files of other buckets may be returned too.
         """
 
     @abstractmethod
     def is_unchanged(self, column: Column, field_id: int | None) -> bool:
-        """Return whether in every other schema all fields are unrelated to this field of the lake or identical to it.
+        """Return whether, in every other schema, each field is identical to this field of the lake or unrelated to it.
 
-        ``column`` is the table's column of the same name.
+        ``column`` is the table's column with the name of the field.
         """
 
     def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
-        """Return the projection's columns that mean the same by name in every file, whatever schema wrote it."""
+        """Return the projected columns that have one meaning by name in every file, independent of the file's
+        schema.
+        """
         columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
         return frozenset(
             column.name
@@ -255,7 +265,7 @@ class SnapshotScan(ABC):
         )
 
     def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
-        """Plan as `LakeTable.plan_read` does."""
+        """Return the splits to read. See `LakeTable.plan_read`."""
         how = self.projection(columns, schema)
         files = self.files(self.projection(None, schema), (), node, None)
         return LakePlan(self.describe(), how, tuple(split for file in files for split in file.splits()))
@@ -268,7 +278,7 @@ class SnapshotScan(ABC):
         node: Node,
         buckets: Collection[int] | None,
     ) -> LakeScan:
-        """Plan as `LakeTable.scan_files` does."""
+        """Return whole files with metadata. See `LakeTable.scan_files`."""
         how, snapshot = self.projection(columns, schema), self.describe()
         assert snapshot is not None
         files = self.files(self.projection(None, schema), statistics_of, node, buckets)
@@ -276,7 +286,7 @@ class SnapshotScan(ABC):
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
-    """Return the projection of the table's columns before there is a lake table."""
+    """Return the projection of the table's columns if there is no lake table."""
     projected = schema if columns is None else schema.select(columns)
     return LakeProjection(projected, tuple(column.id for column in projected.columns), projected.names)
 
@@ -294,10 +304,10 @@ def projection_of(
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's, by their ids.
 
-    Without ``schema`` the result has the lake's columns, with the table's types where ``is_stored`` says that the lake
-    stores them so. ``ambiguous`` maps the lake name of an ambiguous column to the name to read it by, or None if the
-    lake has no such column. ``inner_of`` returns the nested fields of a lake column. Raises `SchemaMismatchError` for a
-    missing column.
+    Without ``schema`` the result has the lake's columns, with the table's type if ``is_stored`` returns that the lake
+    stores values of this type. ``ambiguous`` maps the lake name of an ambiguous column to the name to read it by, or
+    None if the lake has no such column. ``inner_of`` returns the nested fields of a lake column. Raises
+    `SchemaMismatchError` for a missing column.
     """
     if schema is None:
         projected = TableSchema(
@@ -331,7 +341,9 @@ def projection_of(
 
 
 def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
-    """Return the names of the nested fields of a column that never changed inside: its own files use them."""
+    """Return the names of the nested fields of a column whose nested fields never changed. Own files use these
+    names.
+    """
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in list_field_paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 
@@ -339,8 +351,9 @@ def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames
 def _nested_lake_ids(
     column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
-    """Return the lake ids of a column's nested fields. Returns None if the column never changed inside, as far as the
-    lake knows. ``inner_of`` is set for a column of the lake.
+    """Return the lake ids of a column's nested fields, or None if its nested fields never changed in the lake.
+
+    ``inner_of`` is set for a column of the lake.
     """
     own = next((field for field in mapping.fields.values() if field.id == field_id), None)
     if field_id is None or not ((own is not None and own.inner) or field_id in mapping.elsewhere):
@@ -354,29 +367,9 @@ def _nested_lake_ids(
 def _restore_table_type(
     column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
-    """Return the lake's column with the table's type, if the lake stores that type so."""
+    """Return the lake's column, with the table's type if the lake stores values of this type."""
     column_id = mapping.columns().get(column.id)
     own = next((c for c in table.columns if c.id == column_id), None)
     if own is None or not is_stored(own.type, column.id):
         return column
     return Column(column.id, column.name, own.type, column.nullable, column.comment)
-
-
-def read_held_rows(
-    files_at: FilesAt, candidates: Sequence[OffsetFile], bucket: int, rows: OffsetSet, projection: LakeProjection
-) -> Iterator[tuple[Positions, pa.RecordBatch]]:
-    """Read rows with their offsets, in offset order; rows of the same files in between may be returned too.
-
-    Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
-    hold each offset exactly once.
-    """
-    shared = [(file, file.runs.common(rows)) for file in candidates if file.bucket == bucket]
-    shared = [(file, runs) for file, runs in shared if runs]
-    offsets = OffsetSet.merged([runs for _, runs in shared])
-    if offsets.num_rows != rows.num_rows or offsets.num_rows != sum(runs.num_rows for _, runs in shared):
-        raise OffsetsTrimmedError(
-            f"bucket {bucket}: {rows.num_rows} rows in offsets {rows.range} were asked for, the lake's files "
-            f"hold {offsets.num_rows} of them; run the query again, and if it ends so too, begin later"
-        )
-    parts = [(file, file.runs.within(runs.range)) for file, runs in shared]
-    return read_in_offset_order(files_at, parts, rows.range, projection)

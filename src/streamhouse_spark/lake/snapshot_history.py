@@ -1,5 +1,6 @@
-"""Checks that a lake snapshot belongs to the log's history, and that the lake lost no metadata file. A backup may
-restore either without the other.
+"""Checks that a lake snapshot belongs to the log's history, and that the lake has all its metadata files.
+
+A backup may restore the log without the lake, or the lake without the log.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError, LakeRolledBackError
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryRelation
+from streamhouse_spark.log.history_index import HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
-    """Return the lake's latest snapshot, checked against the log as last read, or None before the first.
+    """Return the lake's latest snapshot, or None before the first. Checks it against the cached state of the log.
 
     Raises `DifferentHistoryError`, or `CorruptDataError` with the missing file.
     """
@@ -28,10 +29,10 @@ def newest_snapshot(log: CommitLog, lake: LakeTable) -> LakeSnapshot | None:
 
 
 def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | None) -> None:
-    """Require that no lost metadata file hides the snapshot that the log recorded, if ``newest`` is older or None. A
-    lake that another engine rolled back has lost none.
+    """Require that no lost metadata file hides the snapshot that the log recorded.
 
-    Free while the latest snapshot holds what the log recorded. Raises `CorruptDataError` with the file.
+    ``newest`` is the lake's latest snapshot. Sends no request if it has the recorded offsets. A lake that another
+    engine rolled back has lost no file. Raises `CorruptDataError` with the file.
     """
     recorded = state.recorded_lake
     if recorded is None or lake.location != state.lake_location:
@@ -42,32 +43,32 @@ def require_metadata(state: TableState, lake: LakeTable, newest: LakeSnapshot | 
     missing = lake.missing_metadata(recorded.snapshot_id)
     if missing is not None:
         raise CorruptDataError(
-            f"table {state.name}: {missing} is missing, and the log recorded lake snapshot {recorded.snapshot_id}, "
-            "which needs it; restore it, or rebuild the lake from the log (streamhouse retier)"
+            f"table {state.name}: {missing} is missing, but lake snapshot {recorded.snapshot_id}, which the log "
+            "recorded, needs it; restore the file, or rebuild the lake from the log (streamhouse retier)"
         )
 
 
 def require_same_history(log: CommitLog, snapshot: LakeSnapshot | None) -> None:
     """Require that the rows of the snapshot were tiered from this log.
 
-    A snapshot names the latest record of the log at its time; older snapshots name none and pass. Sends no request if
-    that record is recent. Raises `DifferentHistoryError`.
+    A snapshot contains the log's latest record at the time of tiering. Older snapshots do not, and pass. Sends no
+    request if the record is recent. Raises `DifferentHistoryError`.
     """
     mark = snapshot.history if snapshot is not None else None
     if snapshot is None or mark is None or log.relation(mark) is not HistoryRelation.OTHER:
         return
     name = log.state.name
     raise DifferentHistoryError(
-        f"lake snapshot {snapshot.id} of {name} holds rows up to record {mark.number} of attempt {mark.attempt}, which "
-        "the table's log does not have: the log was restored from a backup, and its lake was not. Restore both from "
-        f"the same time, or rebuild the lake from the log with: streamhouse retier {name}"
+        f"lake snapshot {snapshot.id} of {name} has rows up to record {mark.number} of attempt {mark.attempt}, but "
+        "the table's log does not have this record: the log was restored from a backup without the lake; restore both "
+        f"from the same time, or rebuild the lake from the log with: streamhouse retier {name}"
     )
 
 
 def require_drops_applied(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """Require that the lake is not older than a partition drop that the log recorded.
+    """Require that the lake has applied the partition drops that the log recorded.
 
-    Offsets do not show this, because a drop keeps them. The state must be read before the snapshot. Raises
+    Offsets do not show this, because a drop does not change them. The state must be read before the snapshot. Raises
     `LakeRolledBackError`.
     """
     recorded = state.lake
@@ -76,8 +77,8 @@ def require_drops_applied(state: TableState, snapshot: LakeSnapshot | None) -> N
     if snapshot.dropped_rows >= recorded.dropped_rows:
         return
     raise LakeRolledBackError(
-        f"table {state.name}: {recorded.dropped_rows} rows of dropped partitions were gone from the lake in snapshot "
-        f"{recorded.snapshot_id}, in the newest one, {snapshot.id}, it is {snapshot.dropped_rows}: the lake went back "
-        "to before partitions were dropped. Roll it forward to its newest snapshot, or drop these partitions again, "
-        "with what was written into them since"
+        f"table {state.name}: the lake was rolled back to before partitions were dropped: snapshot "
+        f"{recorded.snapshot_id} had dropped {recorded.dropped_rows} rows, the latest snapshot {snapshot.id} "
+        f"{snapshot.dropped_rows}; roll the lake forward to its latest snapshot, or drop these partitions again, which "
+        "also drops rows that were written to them since"
     )

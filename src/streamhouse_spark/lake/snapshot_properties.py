@@ -1,9 +1,9 @@
-"""What the package stores in the summary or properties of its lake snapshots, in any format: log offsets and times.
+"""Properties of the package's lake snapshots, in any format: log offsets and times.
 
-The formats require times that never decrease: engines reject or miss a snapshot with an earlier time than its parent. A
-snapshot after one from the future takes the same time, and stores its own in `TIME_PROPERTY`. Here later, smaller times
-correct one from the future, as with log records. Other engines read the stored times, and retain such snapshots until
-their time comes.
+The formats require times that never decrease: engines reject or miss a snapshot with an earlier time than its parent.
+So a snapshot after one with a future time has that time too, and stores its own time in `TIME_PROPERTY`. This package
+then corrects the future time with later, smaller times, as it does for log records. Other engines use the stored times,
+and retain such snapshots longer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, LakeMismatchError
 from streamhouse_spark.lake.types import LakeSnapshot
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 
 OFFSETS_PROPERTY = "streamhouse-offsets"
 USER_PROPERTY = "commit-user"
 COMMIT_PROPERTY = "streamhouse-commit"
 OFFSETS_VERSION = 1
 TIME_PROPERTY: Final = "streamhouse-time-ms"
-"""The commit time of a snapshot that had to take a later one."""
+"""The commit time of a snapshot whose stored time is that of its parent."""
 TABLE_UUID_PROPERTY = "streamhouse.table-uuid"
 """Property of the lake table with the uuid of its owner."""
 
@@ -36,21 +36,21 @@ class LakeOffsets:
     starts: Mapping[int, int] = field(default_factory=dict)
     """First offsets of the table since its last truncation."""
     dropped_rows: int = 0
-    """Number of rows missing because they were deleted, or their partitions dropped."""
+    """Number of missing rows, which were deleted or whose partitions were dropped."""
     history: HistoryPoint | None = None
-    """The log's latest record with rows at the time of tiering; None in older snapshots."""
+    """The log's latest record with rows at the time of tiering. None in older snapshots."""
     dropped_without_offsets: int = 0
-    """Number of missing rows without offsets, which were dropped with their partition."""
+    """Number of rows without offsets that were dropped with their partition."""
     snapshot_id: int = 0
-    """The snapshot that stores them; 0 before there is one."""
+    """The snapshot that stores these offsets, or 0 before it exists."""
 
     @property
     def applied_through(self) -> int:
-        """The latest record whose deletions the snapshot has applied."""
+        """The latest record whose deletes the snapshot has applied."""
         return self.history.number if self.history is not None else 0
 
     def with_dropped(self, num_rows: int, without_offsets: int) -> LakeOffsets:
-        """Return the offsets after more rows were dropped, some of them without offsets."""
+        """Return the offsets after more rows were dropped, ``without_offsets`` of them without offsets."""
         return replace(
             self,
             dropped_rows=self.dropped_rows + num_rows,
@@ -76,7 +76,7 @@ class LakeOffsets:
 
 
 def make_lake_snapshot(snapshot_id: int, timestamp_ms: int, offsets: LakeOffsets | None) -> LakeSnapshot:
-    """Return the description of a snapshot, without offsets for one that holds no rows of the table's log."""
+    """Return the description of a snapshot. ``offsets`` is None if it holds no rows of the table's log."""
     if offsets is None:
         return LakeSnapshot(snapshot_id, {}, timestamp_ms)
     return LakeSnapshot(
@@ -93,7 +93,7 @@ def make_lake_snapshot(snapshot_id: int, timestamp_ms: int, offsets: LakeOffsets
 def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -> LakeOffsets:
     """Parse the offsets in a snapshot's property.
 
-    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` if they are of another table.
+    Raises `CorruptDataError`, `FormatVersionError`, or `LakeMismatchError` for offsets of another table.
     """
     where = f"snapshot {snapshot_id} of lake table {location}"
     try:
@@ -105,37 +105,39 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
         history = HistoryPoint.from_json(value["history"]) if "history" in value else None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptDataError(
-            f"the offsets of {where} cannot be read: {text[:200]!r}; restore it, "
+            f"cannot read the offsets of {where}: {text[:200]!r}; restore the snapshot, "
             "or rebuild the lake from the log (streamhouse retier)"
         ) from error
     if version != OFFSETS_VERSION:
         raise FormatVersionError(
-            f"the offsets of {where} have format version {version}, this version reads {OFFSETS_VERSION}; "
+            f"the offsets of {where} have format version {version}, expected {OFFSETS_VERSION}; "
             "upgrade streamhouse-spark"
         )
     if owner != table_uuid:
         raise LakeMismatchError(
-            f"{where} holds rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
-            "build the lake at another place (streamhouse retier)"
+            f"{where} has rows of table {owner}, expected {table_uuid}: the lake table belongs to another table; "
+            "rebuild the lake at another location (streamhouse retier)"
         )
     return LakeOffsets(offsets, starts, dropped_rows, history, without_offsets, snapshot_id)
 
 
 def next_snapshot_time_ms(now_ms: int, newest_ms: int) -> tuple[int, dict[str, str]]:
-    """Return the time of a snapshot after one of ``newest_ms``, and its property."""
+    """Return the stored time of a snapshot after one with the time ``newest_ms``, and the property with its own
+    time.
+    """
     return max(now_ms, newest_ms), {TIME_PROPERTY: str(now_ms)} if now_ms < newest_ms else {}
 
 
-def own_ms(timestamp_ms: int, properties: Mapping[str, str]) -> int:
+def writer_time_ms(timestamp_ms: int, properties: Mapping[str, str]) -> int:
     """Return the time by the clock of the snapshot's writer."""
     text = properties.get(TIME_PROPERTY, "")
     return int(text) if text.isascii() and text.isdigit() else timestamp_ms
 
 
-def latest_ms(own: Sequence[int]) -> list[int]:
-    """Return the latest possible time of each snapshot, from the own times of all in commit order.
+def latest_possible_times_ms(own: Sequence[int]) -> list[int]:
+    """Return the latest possible time of each snapshot, from the writers' times of all snapshots in commit order.
 
-    A snapshot was made before its successors.
+    A snapshot was committed before its successors.
     """
     times = list(own)
     for place in range(len(times) - 2, -1, -1):
@@ -144,14 +146,14 @@ def latest_ms(own: Sequence[int]) -> list[int]:
 
 
 def effective_times_ms(own: Sequence[int], now_ms: int) -> list[int]:
-    """Return the time from which each snapshot's age counts: its own if that has passed, and never less than an older
-    one's.
+    """Return the time from which the age of each snapshot counts.
 
-    A time from the future becomes the latest possible one. So a fast clock does not retain snapshots forever, and a
-    slow one does not expire them early.
+    It is the writer's time, and never before that of an earlier snapshot. A time in the future is replaced with the
+    latest possible time. So a fast clock does not retain snapshots forever, and a slow clock does not expire them
+    early.
     """
     times_ms: list[int] = []
-    for own_time_ms, latest in zip(own, latest_ms(own), strict=True):
+    for own_time_ms, latest in zip(own, latest_possible_times_ms(own), strict=True):
         time_ms = own_time_ms if own_time_ms <= now_ms else latest
         newest_ms = times_ms[-1] if times_ms and times_ms[-1] <= now_ms else time_ms
         times_ms.append(max(time_ms, newest_ms))

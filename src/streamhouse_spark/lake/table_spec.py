@@ -1,4 +1,4 @@
-"""Specification of the lake table of a streamhouse table, in any format."""
+"""The lake table that a streamhouse table needs, in any format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Self
 
 from streamhouse_spark.config.table_properties import BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import unsupported_on_branch_error
+from streamhouse_spark.core.warehouse_layout import parse_table_name
+from streamhouse_spark.log.commit_validation import unsupported_on_branch_error
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -21,12 +21,12 @@ TARGET_FILE_BYTES = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class LakeTableSpec:
-    """Specification of the lake table that a streamhouse table needs."""
+    """The lake table that a streamhouse table needs."""
 
     table_uuid: str
     path: TablePath
     location: str
-    """Key of the lake table's location in the warehouse; see `streamhouse_spark.core.paths.lake_location`."""
+    """Key of the lake table in the warehouse; see `core.warehouse_layout.lake_location`."""
     schema: TableSchema
     partition_by: tuple[str, ...]
     bucket_key: tuple[str, ...]
@@ -35,24 +35,28 @@ class LakeTableSpec:
     primary_key: tuple[str, ...] = ()
     """Names of columns of the schema."""
     schema_id: int = 1
-    """Number of ``schema`` among the table's schemas."""
+    """Id of ``schema`` in ``schemas``."""
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    """All schemas that the table ever had, as far as the state has them."""
+    """All former and current schemas that the table's state retains, by id."""
     history: HistoryPoint | None = field(default=None, compare=False)
-    """The latest record with rows of the state. Rounds write it into the lake as the history of their rows."""
+    """The latest record of the state with rows. Rounds store it in the lake as the history of their rows."""
     partition_fields: tuple[PartitionField, ...] = ()
-    """All partition fields, if one transforms a column; otherwise ``partition_by`` holds all."""
+    """All partition fields, if one transforms a column. Otherwise empty, and ``partition_by`` has all."""
     former_layouts: tuple[tuple[int, tuple[PartitionField, ...]], ...] = ()
-    """Former partitionings, oldest first: the last schema of each, and its fields by the names of that schema."""
+    """Former partitionings, oldest first: the id of the last schema of each, and its fields with the names of that
+    schema.
+    """
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the originals of this copy, which wrote some of the lake's files."""
+    """Uuids of the tables that this table was copied from, which wrote some of the lake's files."""
     branch: str | None = None
-    """The branch of the table, for which the lake is read-only."""
+    """The branch of the table, which cannot write to the lake."""
 
-    def require_own(self, doing: str) -> None:
-        """Raise `InvalidOptionError` for a branch: the lake belongs to its table, and a branch never changes it."""
+    def require_own(self, action: str) -> None:
+        """Raise `InvalidOptionError` for a branch, which never changes the lake of its table. ``action`` names the
+        change.
+        """
         if self.branch is not None:
-            raise unsupported_on_branch_error(self.path.of_branch(self.branch), doing)
+            raise unsupported_on_branch_error(self.path.of_branch(self.branch), action)
 
     @property
     def layout(self) -> tuple[PartitionField, ...]:
@@ -61,7 +65,7 @@ class LakeTableSpec:
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """The uuids in the footers of this table's own files."""
+        """The uuids in the footers of the table's own files."""
         return (self.table_uuid, *self.former_uuids)
 
     @classmethod

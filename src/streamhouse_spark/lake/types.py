@@ -1,4 +1,4 @@
-"""The values of a lake table: snapshots, files, splits, plans, reports. Those of tasks serialize as JSON."""
+"""Values of a lake table: snapshots, files, splits, plans and reports. Those of tasks are serializable as JSON."""
 
 from __future__ import annotations
 
@@ -17,62 +17,64 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.schema.table_schema import TableSchema
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.delete_vectors import Deletion
-    from streamhouse_spark.log.history_epochs import HistoryPoint
+    from streamhouse_spark.log.deletion_vectors import Deletion
+    from streamhouse_spark.log.history_index import HistoryPoint
 
 
 COMMIT_USER = "__streamhouse_lake_tiering"
-"""``commit-user`` of the package's snapshots, and name of the tag that keeps the latest of them from expiring."""
+"""``commit-user`` of the package's snapshots, and name of the tag that protects the latest of them from expiry."""
 NEVER_TRUNCATED: Mapping[int, int] = MappingProxyType({})
 Filter: TypeAlias = "pc.Expression | None"
 FieldNames = tuple[tuple[int, str], ...]
-"""Field ids and names of columns, or of nested fields with their paths (`schema.nested_fields.join_path`)."""
+"""Field ids and names of columns, or ids and paths (`schema.nested_fields.join_path`) of nested fields."""
 Claim = Callable[[Collection[int], Collection[int]], None]
-"""Called before an expiry, with the snapshots to expire and all existing ones. Ensures that no tag names the former
-afterwards, or raises `CommitConflictError` if one does."""
+"""Called before an expiry, with the snapshots to expire and with all snapshots.
+
+Prevents later tags of the snapshots to expire, or raises `CommitConflictError` if one has a tag.
+"""
 SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows(Portable):
-    """A data file with its deleted rows, named by a position delete file.
+    """A data file and its deleted rows, as described by a position delete file.
 
-    In a format without such files: the data file to remove, because other files hold its remaining rows.
+    In a format without delete files, the data file to remove, because other files hold its remaining rows.
     """
 
     location: str
     """Location of the data file."""
     replaces: tuple[str, ...] = ()
-    """Position delete files that the same snapshot removes, because this one includes their positions."""
+    """Older position delete files whose positions this file includes. The same snapshot removes them."""
 
     num_duplicates: int = 0
-    """Number of newly deleted rows next to another row of their key: duplicates, which only other engines add."""
+    """Number of newly deleted duplicates: rows next to another row of their key, which only other engines add."""
     num_dropped: int = 0
     """Number of newly deleted rows of a log table."""
     num_moved: int = 0
-    """Number of rows moved to other files, if the data file is removed."""
+    """If the data file is removed, the number of rows that moved to other files."""
     has_offsets: bool = True
-    """Whether the rows of the data file have offsets, if it is removed."""
+    """If the data file is removed, whether its rows have offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveFile(Portable):
     """A data file of a snapshot with its position delete files. Serializable.
 
-    ``partition`` and the bounds are in the lake's binary form. Bounds cover the key columns by field id, as far as
-    known.
+    ``partition`` and the bounds are in the binary form of the lake. Bounds are by field id, for key columns with known
+    bounds.
     """
 
     location: str
     size_bytes: int
     num_rows: int
-    """Rows of the file, deleted ones included."""
+    """Number of rows, including deleted ones."""
     spec_id: int
     partition: tuple[bytes | None, ...]
     own_deletes: tuple[str, ...] = ()
-    """Files that name positions of this file alone."""
+    """Delete files for this data file alone."""
     shared_deletes: tuple[str, ...] = ()
-    """Files that may name positions of other files too; only other engines write them."""
+    """Delete files that may also apply to other data files. Only other engines write them."""
     lower: Mapping[int, bytes] = field(default_factory=dict)
     upper: Mapping[int, bytes] = field(default_factory=dict)
 
@@ -83,31 +85,31 @@ class LiveFile(Portable):
 
 @dataclass(frozen=True, slots=True)
 class KeyRange(Portable):
-    """The key range of a file that has each key once, in key order."""
+    """The key range of a file in key order with unique keys."""
 
     lowest: tuple[bytes, ...]
-    """The first key: its columns in the lake's binary form."""
+    """The first key: the values of its columns in the binary form of the lake."""
     highest: tuple[bytes, ...]
     """The last key."""
     lower: tuple[bytes, ...]
-    """Least value of each key column."""
+    """Minimum of each key column."""
     upper: tuple[bytes, ...]
-    """Greatest value of each key column."""
+    """Maximum of each key column."""
     sequences: OffsetRange
-    """Range of the rows' sequence numbers: the largest number of a key wins."""
+    """Range of the sequence numbers of the rows. The row with the largest number wins for a key."""
     num_deleted: int
-    """Rows that delete their key."""
+    """Number of rows that delete their key."""
     level: int
-    """0 for a file whose keys may be in other files too."""
+    """The level in the merge tree. Files of level 0 may share keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeSnapshot:
-    """A snapshot of the lake table. It holds exactly the rows ``[starts[bucket], offsets[bucket])`` of each bucket.
+    """A snapshot of the lake table, with the rows at offsets ``[starts[bucket], offsets[bucket])`` of each bucket.
 
-    ``starts`` are the offsets of the last truncation that the lake knows of, empty without one. Deleted rows and those
-    of dropped partitions are missing: ``dropped_rows`` counts them, ``dropped_without_offsets`` those of dropped
-    partitions without offsets.
+    ``starts`` are the first offsets after the last truncation that is applied to the snapshot, and empty if there was
+    none. ``dropped_rows`` counts the missing rows, which were deleted or whose partitions were dropped.
+    ``dropped_without_offsets`` counts rows without offsets in dropped partitions.
     """
 
     id: int
@@ -116,23 +118,22 @@ class LakeSnapshot:
     starts: Mapping[int, int] = field(default_factory=dict)
     dropped_rows: int = 0
     history: HistoryPoint | None = field(default=None, compare=False)
-    """The log's latest record with rows at the time of tiering; None in older snapshots."""
+    """The log's latest record with rows at the time of tiering. None in older snapshots."""
     dropped_without_offsets: int = 0
 
     @property
     def applied_through(self) -> int:
-        """The latest record whose deletions the snapshot has applied."""
+        """The latest record whose deletes the snapshot has applied."""
         return self.history.number if self.history is not None else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile(Portable):
-    """A data file or position delete file that was written, whether committed yet or not. Or a data file to remove; see
-    `DeletedRows`.
+    """A written data file or position delete file, committed or not. Also a data file to remove; see `DeletedRows`.
 
-    ``offsets`` are those of its rows; with a primary key, those of the underlying changes. ``partition`` holds the
-    partition values in the lake's binary form, None for null; ``columns`` the statistics by field id, with bounds in
-    the lake's binary form.
+    ``offsets`` are those of its rows, or with a primary key those of the changes. ``partition`` has the partition
+    values in the binary form of the lake, and None for null. ``columns`` has statistics by field id, with binary
+    bounds.
     """
 
     location: str
@@ -148,7 +149,7 @@ class LakeFile(Portable):
     deletes: DeletedRows | None = None
     """None for a data file."""
     keys: KeyRange | None = None
-    """The key range that readers need in a lake that merges by key."""
+    """The key range, which readers need in a lake that merges by key."""
 
     @property
     def num_left(self) -> int:
@@ -160,49 +161,51 @@ class LakeFile(Portable):
 
 @dataclass(frozen=True, slots=True)
 class LakeSplit(Portable):
-    """A part of one data file: its row groups ``[first, last)``, or all if ``row_groups`` is None."""
+    """A part of one data file: its row groups ``[first, last)``, or all row groups if ``row_groups`` is None."""
 
     location: str
     size_bytes: int
     """Bytes of this part."""
     num_rows: int
-    """Rows of this part; an estimate if the file is read in parts or has deleted rows."""
+    """Rows of this part. An estimate if the file is read in parts or has deleted rows."""
     row_groups: tuple[int, int] | None = None
     position_deletes: tuple[str, ...] = ()
-    """Position delete files."""
+    """Locations of position delete files."""
     bucket: int | None = None
     """None if the file's partition does not determine it."""
     merge: MergedFiles | None = None
-    """Files read as one, because they share keys or have deletes; ``location`` is that of the first.
+    """Files that are merged by key, because they share keys or have deletes. ``location`` is the first of them.
 
-    Bytes are the sum, and rows an upper bound.
+    ``size_bytes`` is their sum, and ``num_rows`` an upper bound.
     """
     field_names: FieldNames = ()
-    """Names of columns and nested fields in a file without field ids that was written under other names."""
+    """Former names of columns and nested fields, if the file has no field ids and was written with those names."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a whole file without deletes or casts, for an engine's own Parquet reader."""
+        """Whether it is a whole file without deletes, which the Parquet reader of an engine can read."""
         return self.row_groups is None and not self.position_deletes and self.merge is None
 
 
 @dataclass(frozen=True, slots=True)
 class LakeProjection(Portable):
-    """The columns to read and their identity in files: by field id, or by name in files without ids.
+    """The columns to read, and how to find them in files: by field id, or by name in files without ids.
 
-    ``schema`` gives names, order and types of the result. ``field_ids[i]`` is None for a column that the lake table
-    does not have, which reads as null. ``lake_names[i]`` is the column's name in the lake; None if it had several, so
-    that files without ids cannot be read. ``inner[i]`` has the nested field ids of a column that changed inside, None
-    for a field missing from the lake; it is None for other columns, whose nested fields match by name.
+    ``schema`` has names, order and types of the result. ``field_ids[i]`` is None for a column that the lake table does
+    not have, which is read as null. ``lake_names[i]`` is the column's name in the lake. It is None if the column was
+    renamed, so that files without ids cannot be read. If the nested fields of a column changed, ``inner[i]`` has their
+    ids, and None for a field that the lake does not have. Otherwise it is None, and nested fields match by name.
     """
 
     schema: TableSchema
     field_ids: tuple[int | None, ...]
     lake_names: tuple[str | None, ...]
     inner: tuple[tuple[int | None, ...] | None, ...] = ()
-    """Empty if it is None for all columns."""
+    """Empty if every column has None."""
     first_names: tuple[FieldNames, ...] = ()
-    """For columns in ``inner`` the nested names before the first change inside, for own files without the ids."""
+    """For columns in ``inner``, the nested names before their first change. For the package's files without
+    nested ids.
+    """
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection restricted to the columns in ``names``."""
@@ -237,13 +240,14 @@ class MergedFiles(Portable):
 
     files: tuple[MergedFile, ...]
     by: LakeProjection
-    """The key columns in order, then the sequence number that identifies the latest row of a key, then the change type
-    (see `streamhouse_spark.keys.change_type.ChangeType`)."""
+    """The key columns in order, the sequence number, whose maximum identifies the latest row of a key, and the change
+    type (see `streamhouse_spark.keys.change_type.ChangeType`).
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LakePlan:
-    """One consistent read of the lake table. ``snapshot`` is None for a table without snapshots, which has no rows."""
+    """A consistent read of the lake table. ``snapshot`` is None for a table without snapshots, which has no rows."""
 
     snapshot: LakeSnapshot | None
     projection: LakeProjection
@@ -256,15 +260,15 @@ class LakePlan:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext(Portable):
-    """The context of a task that writes data files of the table. ``lake`` is the format's own part, as JSON."""
+    """The context of a task that writes data files of the table. ``lake`` is JSON of the format."""
 
     table_uuid: str
     schema: TableSchema
-    """The table's schema, which the log's batches have."""
+    """The table's schema, which is that of the log's batches."""
     target_file_bytes: int
     lake: Mapping[str, Any]
     primary_key: tuple[str, ...] = ()
-    """The key columns; empty for a log table."""
+    """The key columns, or empty for a log table."""
 
     @property
     def key_indexes(self) -> tuple[int, ...]:
@@ -279,9 +283,9 @@ class CompactReport:
     rows: int = 0
     snapshot: LakeSnapshot | None = None
     healed_rows: int = 0
-    """With a primary key, the number of removed duplicates: rows beyond one per key, added by another engine."""
+    """With a primary key, the number of removed duplicates: additional rows of a key, which another engine added."""
     purged_rows: int = 0
-    """Deleted rows, and in a Paimon lake older rows of a key, that the new files no longer store."""
+    """Number of deleted rows, and in a Paimon lake of replaced rows, that the new files no longer store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,19 +295,19 @@ class LakeDropReport:
     rows: int = 0
     """Rows of the dropped files."""
     kept_rows: int = 0
-    """Rows of these files that were appended later and rewritten."""
+    """Rows of these files that were appended after the drop, and rewritten."""
     snapshot: LakeSnapshot | None = None
-    """The snapshot without them; None if there was nothing to drop, or for a dry run."""
+    """The snapshot of the drop. None if there was nothing to drop, or for a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryRules:
-    """A rule of expiry: the snapshots that stay."""
+    """Selects the snapshots that expiry retains."""
 
     last: int
-    """Number of latest snapshots that stay."""
+    """Number of latest snapshots to retain."""
     ms: int
-    """Age below which all stay."""
+    """Minimum age of expired snapshots, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,68 +317,68 @@ class ExpireReport:
 
 
 def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
-    """Return whether two mappings have the same offsets. A missing bucket is at 0."""
+    """Return whether two mappings have equal offsets. A missing bucket is at 0."""
     return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestReport:
-    """Merged manifests; with ``dry_run``, those that would be merged."""
+    """Numbers of merged manifests, or with ``dry_run`` of those to merge."""
 
     removed: int = 0
     added: int = 0
     snapshot_id: int | None = None
-    """The new snapshot; None if there was nothing to do, or for a dry run."""
+    """The new snapshot. None if there was nothing to do, or for a dry run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnStatistics:
-    """Statistics of one column in a file's metadata, as Python values; None if unknown.
+    """Statistics of one column in the metadata of a file, as Python values. None if unknown.
 
-    ``low`` and ``high`` may lie outside of the values (texts are truncated), and exclude NaN. Dates are days,
-    timestamps microseconds.
+    ``low`` and ``high`` are bounds, which may be outside the values because texts are truncated. They exclude NaN.
+    Dates are in days, timestamps in microseconds.
     """
 
     low: Any = None
     high: Any = None
     null_count: int | None = None
     value_count: int | None = None
-    """Number of values, nulls and NaN included."""
+    """Number of values, including nulls and NaN."""
     nan_count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ScanFile:
-    """A data file, or several that are read as one."""
+    """A data file, or several files that are merged by key."""
 
     location: str
     size_bytes: int
     num_rows: int
-    """Rows stored in the file, ignoring deletes and keys that other files have too."""
+    """Stored rows, including deleted rows and rows whose key is also in another merged file."""
     bucket: int | None
     """None if the file's partition does not determine it."""
     row_group_starts: tuple[int, ...] = ()
-    """Byte positions of its row groups, as far as known."""
+    """Byte positions of its row groups, if known."""
     position_deletes: tuple[str, ...] = ()
     own_deletes: tuple[tuple[str, int], ...] = ()
-    """The same with their sizes, if each is about this file alone; otherwise empty."""
+    """Locations and sizes of ``position_deletes`` if each applies to this file alone, or empty."""
     partition: Mapping[str, Any] = field(default_factory=dict)
-    """Partition column → the value of all rows."""
+    """Partition column → the value in all rows."""
     statistics: Mapping[str, ColumnStatistics] = field(default_factory=dict)
-    """Statistics of the requested columns, as far as known."""
+    """Known statistics of the requested columns."""
     column_bytes: Mapping[str, int] = field(default_factory=dict)
     merge: MergedFiles | None = None
-    """See `LakeSplit.merge`; statistics and partition cover all of the files."""
+    """See `LakeSplit.merge`. Statistics and partition cover all these files."""
     field_names: FieldNames = ()
     """See `LakeSplit.field_names`."""
     num_deleted: int | None = 0
-    """Number of stored rows that are deleted or replaced; None if only a read can tell."""
+    """Number of stored rows that are deleted or replaced. None if only a read can determine it."""
     deleted_positions: OffsetSet | None = None
-    """Positions of further rows to leave out, which the snapshot still has. Some may already be deleted there."""
+    """Positions of rows that the read must skip in addition to rows deleted in the snapshot. They may overlap."""
 
     @property
     def num_live(self) -> int | None:
-        """Number of live rows; None if only a read can tell."""
+        """Number of live rows. None if only a read can determine it."""
         if self.num_deleted is None or (self.num_deleted and self.deleted_positions is not None):
             return None
         return (
@@ -385,11 +389,11 @@ class ScanFile:
 
     @property
     def has_rows_as_stored(self) -> bool:
-        """Whether exactly the stored rows are live, without deletes or merges."""
+        """Whether every stored row is live, without deletes or merging."""
         return not self.position_deletes and self.merge is None and self.deleted_positions is None
 
     def splits(self) -> list[LakeSplit]:
-        """Return the file as splits for the package's readers, in parts of whole row groups if it is large."""
+        """Return splits for the package's readers. A large file is split into groups of whole row groups."""
         parts = row_group_parts(self.size_bytes, self.row_group_starts)
         if parts is None:
             deletes, names = self.position_deletes, self.field_names
@@ -411,7 +415,10 @@ class ScanFile:
 
 
 def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[int, int], int]] | None:
-    """Return row groups ``[first, last)`` with their bytes, about a target size each. None for a file of one part."""
+    """Return ranges ``[first, last)`` of row groups with their bytes, each of about `SPLIT_BYTES_TARGET`.
+
+    Returns None for a file that is not worth splitting.
+    """
     if size_bytes <= SPLIT_BYTES_TARGET * 3 // 2 or len(starts) < 2:
         return None
     ends = [*starts[1:], size_bytes]
@@ -427,49 +434,51 @@ def row_group_parts(size_bytes: int, starts: Sequence[int]) -> list[tuple[tuple[
 
 @dataclass(frozen=True, slots=True)
 class LakeScan:
-    """One consistent read of the lake table: its files and their columns."""
+    """A consistent read of the lake table: its files and their columns."""
 
     snapshot: LakeSnapshot
     projection: LakeProjection
     files: tuple[ScanFile, ...]
-    same_by_name: frozenset[str]
-    """Columns that any engine may read from every file by name, or as null if a file has no such name: neither name nor
-    type ever changed or was reused."""
+    readable_by_name: frozenset[str]
+    """Columns that any engine may read by name from every file, or as null from files without the name.
+
+    Their name and type never changed, and the name was never reused.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenRows:
-    """Deleted rows that are in no file with offsets anymore."""
+    """Deleted rows whose files with offsets no longer exist."""
 
     rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
     foreign: str | None
-    """A file without offsets that may hold some of them."""
+    """A file without offsets that may hold some of the rows."""
 
 
 class LogRowReader(Protocol):
-    """The log as a source of deleted rows."""
+    """Reads deleted rows from the log."""
 
     def read(self, rows: Mapping[int, OffsetSet]) -> tuple[pa.Table, Mapping[int, OffsetSet]]:
-        """Return the rows that the log still has, in the table's columns, and the offsets of the rest.
+        """Return the rows that the log retains, with the columns of the table, and the offsets of all other rows.
 
-        Rows of dropped partitions are in neither, as far as known: no file of the lake holds them.
+        Known rows of dropped partitions are in neither result, because no lake file holds them.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PendingDeletes:
     file_deletes: tuple[Deletion, ...] = ()
-    """Deletions of rows in files without offsets."""
+    """Deletes of rows in files without offsets."""
     recorded: int | None = None
-    """The recorded lake snapshot, which holds rows whose files other engines have replaced since."""
+    """The recorded lake snapshot. It has rows whose files other engines replaced afterwards."""
     applied_through: int = 0
-    """The latest record whose deletions the lake had applied when the round was planned."""
+    """The latest record whose deletes the lake had applied when the round was planned."""
     log: LogRowReader | None = None
     """The log, for rows that the recorded snapshot does not have yet."""
 
     def read_log_rows(self, moved: RewrittenRows, schema: pa.Schema) -> tuple[pa.Table, RewrittenRows]:
-        """Return the moved rows that the log still has, and the rest."""
+        """Return the rewritten rows that the log retains, and the others."""
         if self.log is None or not moved.rows:
             return schema.empty_table(), moved
         deleted, left = self.log.read(moved.rows)
@@ -481,18 +490,18 @@ NO_PENDING_DELETES: Final = PendingDeletes()
 
 @dataclass(frozen=True, slots=True)
 class LakeValidators:
-    """The lake is unchanged while the objects ``there`` are unchanged and those in ``absent`` do not exist."""
+    """The lake is unchanged if the objects ``present`` are unchanged and the objects ``absent`` do not exist."""
 
-    there: tuple[str, ...]
+    present: tuple[str, ...]
     absent: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LakeVersion:
-    """The object that holds the latest state of a lake table. Every change adds a successor or removes it."""
+    """The object with the latest state of a lake table. Every change adds a successor or removes the object."""
 
     key: str
-    content: bytes
-    """A digest of its content."""
-    following: str
+    digest: bytes
+    """The digest of its content."""
+    successor: str
     """The key of the object that the next change adds."""

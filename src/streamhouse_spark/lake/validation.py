@@ -1,4 +1,4 @@
-"""Validation of a round and its offsets inside the lake's commit, in any format."""
+"""Validation of a round and its offsets within the lake commit, in any format."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeFile, same_offsets
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class LogRange:
     starts: Mapping[int, int] = field(default_factory=dict)
     ends: Mapping[int, int] = field(default_factory=dict)
     absent: Mapping[int, int] = field(default_factory=dict)
-    """Bucket → number of new rows in no file, because they were deleted before they were written."""
+    """Bucket → number of new rows that are in no file, because they were deleted before they were written."""
 
     def __str__(self) -> str:
         ranges = (f"{b}: [{self.starts.get(b, 0)}, {self.ends.get(b, 0)})" for b in sorted({*self.starts, *self.ends}))
@@ -44,33 +44,34 @@ class LogRange:
 
 
 def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRange) -> None:
-    """Require that the lake holds the same rows, since the same truncation, as when the round was planned.
+    """Require that the lake holds the rows that it held when the round was planned, with the same truncation.
 
-    Raises `CommitConflictError`, or `LakeRolledBackError` if it holds less.
+    Raises `CommitConflictError`, or `LakeRolledBackError` if the lake has fewer rows.
     """
-    here = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
-    if not same_offsets(here.starts, expected.starts):
-        text = f"lake table {location}: it holds {here}, this round began with {expected}, before a truncation"
-    elif moved := [b for b in sorted({*here.ends, *expected.ends}) if here.ends.get(b, 0) != expected.ends.get(b, 0)]:
+    current = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
+    if not same_offsets(current.starts, expected.starts):
+        text = f"lake table {location}: found {current}, expected {expected} from before a truncation"
+    elif moved := [b for b in {*current.ends, *expected.ends} if current.ends.get(b, 0) != expected.ends.get(b, 0)]:
+        bucket = min(moved)
         text = (
-            f"lake table {location}: bucket {moved[0]} is at offset {here.ends.get(moved[0], 0)} in the lake, "
-            f"this round began at {expected.ends.get(moved[0], 0)}"
+            f"lake table {location}: bucket {bucket} of the lake is at offset {current.ends.get(bucket, 0)}, expected "
+            f"{expected.ends.get(bucket, 0)}, where this round started"
         )
     else:
         return
-    if _is_below(here.ends, expected.ends) or _is_below(here.starts, expected.starts):
+    if _is_below(current.ends, expected.ends) or _is_below(current.starts, expected.starts):
         raise LakeRolledBackError(
             f"{text}: the lake was rolled back; roll it forward, or rebuild it (streamhouse retier)"
         )
-    raise CommitConflictError(f"{text}: another tiering service was faster; try again")
+    raise CommitConflictError(f"{text}: another tiering service committed concurrently; retry")
 
 
 def next_offsets(
     before: LakeOffsets | None, expected: LogRange, new: LogRange, num_deleted: int, history: HistoryPoint | None
 ) -> LakeOffsets:
-    """Return the offsets of the snapshot of a round, which moves the lake from ``expected`` to ``new``.
+    """Return the offsets of the snapshot of a round, which advances the lake from ``expected`` to ``new``.
 
-    ``num_deleted`` rows of the lake and the round are in no file. After a truncation no row from before counts.
+    ``num_deleted`` rows of the lake and the round are in no file. After a truncation, earlier rows do not count.
     """
     if before is None or not same_offsets(expected.starts, new.starts):
         before = LakeOffsets({})
@@ -83,7 +84,7 @@ def _is_below(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
 
 
 def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeFile]) -> None:
-    """Require that the files exist as written. Raises `CommitConflictError`."""
+    """Require that the files exist with their written size. Raises `CommitConflictError`."""
 
     def check(file: LakeFile) -> None:
         access = files_at(file.location)
@@ -92,11 +93,11 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
                 size_bytes = opened.size()
         except ObjectNotFoundError as error:
             raise CommitConflictError(
-                f"lake file {file.location} was deleted before it was committed; tier again"
+                f"lake file {file.location} was deleted before it was committed; retry the round"
             ) from error
         if size_bytes != file.size_bytes:
             raise CommitConflictError(
-                f"lake file {file.location} has {size_bytes} bytes, {file.size_bytes} were written; tier again"
+                f"lake file {file.location} has {size_bytes} bytes, expected {file.size_bytes}; retry the round"
             )
 
     for _ in parallel_map(check, files, threads_max=THREADS_MAX):
@@ -104,14 +105,14 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
 
 
 def require_deletes_resolved(table: str, left: Mapping[int, OffsetSet], foreign: str | None) -> None:
-    """Require that no row of ``left``, still to be deleted, can be in the file ``foreign``, which has no offsets.
+    """Require that no row of ``left``, whose delete is unresolved, can be in the file ``foreign`` without offsets.
 
     Raises `LakeMismatchError`.
     """
     if foreign is not None and any(left.values()):
         raise LakeMismatchError(
-            f"lake table {table}: rows were deleted that may be in {foreign}, which another engine wrote, so their "
-            "positions are unknown; delete them there with that engine"
+            f"lake table {table}: deleted rows may be in {foreign}, which another engine wrote, so their positions are "
+            "unknown; delete the rows with that engine"
         )
 
 
@@ -121,7 +122,7 @@ def require_dense(
     new: Mapping[int, int],
     absent: Mapping[int, int] = NOTHING_ABSENT,
 ) -> None:
-    """Require that each bucket's files add as many rows as its offsets advance, minus ``absent`` ones."""
+    """Require that the files of each bucket have as many rows as its offsets advance, minus ``absent`` rows."""
     rows: dict[int, int] = {}
     for file in files:
         rows[file.bucket] = rows.get(file.bucket, 0) + file.num_left
@@ -135,14 +136,15 @@ def require_dense(
 
 
 def warn_of_duplicates(table: str, healed_rows: int) -> None:
-    """Log the number of removed duplicates, if any: more than one live row of a primary key, by another engine.
+    """Log the number of removed duplicates, if any. A duplicate is an additional live row of a primary key.
 
-    A round removes them when their key changes, compaction all of a bucket and partition.
+    Only other engines add duplicates. A round removes those of a key that changes, compaction those of a whole bucket
+    and partition.
     """
     if healed_rows:
         logger.warning(
-            "the lake table of %s had primary keys with several rows, which only other engines add: %d rows were "
-            "removed, so that each key has one; only tiering may add rows there",
+            "the lake table of %s had several rows for some primary keys, which only other engines add: %d rows were "
+            "removed; let only tiering add rows to this table",
             table,
             healed_rows,
         )

@@ -11,8 +11,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import FormatVersionError
 from streamhouse_spark.expressions.check_constraints import has_constraints
 from streamhouse_spark.expressions.generated_columns import has_generated_columns
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.segment import Segment, action_kind
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema

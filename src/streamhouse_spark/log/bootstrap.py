@@ -1,11 +1,11 @@
-"""Opening a log: starts at a checkpoint, and prefetches the records after it on stores with slow requests.
+"""Opening a log: finds the checkpoint to start at, and prefetches the records after it on stores with slow requests.
 
-The state in the hint saves the round trip for a checkpoint, and most of the records after it. A hint is replaced, so
+The state in the hint saves the round trip for a checkpoint, and most of the records after it. A hint is overwritten, so
 after a restore it may be of another history. It counts only if the log has its last record, of the same attempt.
 
-A process that fell far behind skips records in the same way. Once some new records follow its last one, a later
-checkpoint is of the same history, and equals the fold of the records before it. On a store of 15 ms a request, a
-process that is 300 records behind reads on in 0.1 s instead of 0.3 s, and 1,000 records behind in 0.1 s instead of 0.9.
+A process that lags far behind the tail skips records in the same way. Once some new records follow its last one, a
+later checkpoint is of the same history, and equals the fold of the records before it. With 15 ms per request, catching
+up takes 0.1 s instead of 0.3 s after 300 records, and 0.1 s instead of 0.9 s after 1,000 records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import checkpoint_hint_key, commit_key, manifest_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError
 from streamhouse_spark.log.checkpoint import (
     HINT_EVERY,
@@ -26,11 +26,11 @@ from streamhouse_spark.log.checkpoint import (
     keys_to_open,
     load_checkpoint,
     parse_hint,
-    read_floor_index,
     read_hint,
     read_hinted_state,
+    read_watermark_index,
 )
-from streamhouse_spark.log.low_watermark import next_floor_keys
+from streamhouse_spark.log.low_watermark import next_watermark_keys
 from streamhouse_spark.log.record import Record, decode_attempt, encode_record
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
@@ -39,24 +39,24 @@ from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_byte
 logger = logging.getLogger(__name__)
 
 _FIRST_OF_MANY: Final = 7
-"""Records per log that are prefetched together with the checkpoints of many logs: all records of a log too young for a
-hint, and two more, which show that none is missing. Each request is paid for; with few logs more are prefetched.
+"""Records per log that are prefetched together with the checkpoints of many logs. They are all records of a log that is
+too young for a hint, and two more, which show that none is missing. Each request costs money.
 """
 _FIRST_TOGETHER: Final = 48
-"""Records of all logs together up to which the prefetch takes no longer: that many requests are in flight at once."""
-_BEHIND_HINT: Final = HINT_EVERY + 2
-"""Records that are prefetched together with the last record of a hinted state: those that may follow it, and two more,
+"""Records of all logs together that are prefetched in any case. The store serves that many requests concurrently."""
+_AFTER_HINT: Final = HINT_EVERY + 2
+"""Records that are prefetched together with the last record of a hinted state: all that may follow it, and two more,
 which show that none is missing.
 """
-_HINT_AFTER: Final = 5
-LEAP_AFTER: Final = 15
-"""New records after which a later checkpoint is looked for. The hint is read together with the last ten of them."""
-LEAP_MIN: Final = 20
-"""Distance of a checkpoint that is worth reading: fewer records take no more round trips."""
+_READ_HINT_AFTER: Final = 5
+SKIP_AHEAD_AFTER: Final = 15
+"""New records after which a later checkpoint is searched. The hint is read together with the last ten of them."""
+SKIP_AHEAD_MIN: Final = 20
+"""Records that a later checkpoint must save to be read: fewer records take no more round trips."""
 
 
 def put_first_record(storage: Storage, record: Record) -> Record:
-    """Store the first record of a table, and return it as it is stored. Its uuid is new, so there is no race."""
+    """Store the first record of a table, and return it as it is read back. Its uuid is new, so there is no race."""
     uuid = record.table_uuid
     encoded = encode_record(record, uuid)
     if encoded.manifest is not None:
@@ -74,17 +74,18 @@ class PrefetchedLog:
 
 
 class LogPrefetcher:
-    """Prefetches what opening several logs reads, in three steps for all logs at once.
+    """Prefetches the objects that opening several logs reads, in three round trips for all logs together.
 
-    The steps are: hints; checkpoints, or the last records of hinted states, with the next records and floors; remaining
-    records. Nothing is prefetched if that saves nothing.
+    `read_hints` reads the hints. `read_first` reads the checkpoints, or the last records of hinted states, with the
+    next records and low watermarks. `read_others` reads the remaining records. Nothing is prefetched from a store
+    whose requests are fast.
     """
 
     def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
         self._storage = storage
         self._since_ms = world.clock.boot_ms()
         uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
-        self._num_first = min(_BEHIND_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
+        self._num_first = min(_AFTER_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
         self._prefetches = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
         self._hints: dict[str, bytes] = {}
         self._held: dict[str, Checkpoint | None] = {}
@@ -117,10 +118,10 @@ class LogPrefetcher:
         for uuid, ahead in self._prefetches.items():
             first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
-            floors = next_floor_keys(uuid, read_floor_index(ahead.peek(first[0]))) if is_named else []
+            watermarks = next_watermark_keys(uuid, read_watermark_index(ahead.peek(first[0]))) if is_named else []
             if ahead.is_known_absent(first[-1]):
-                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # shows that none is missing
-            following.append((ahead, [*floors, *remaining]))
+                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # to detect a missing record
+            following.append((ahead, [*watermarks, *remaining]))
         expect_together(self._storage, following)
 
     def prefetched_logs(self) -> dict[str, PrefetchedLog]:
@@ -129,7 +130,7 @@ class LogPrefetcher:
 
 
 def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, PrefetchedLog]:
-    """Prefetch all that opening these logs reads. Empty if that saves nothing."""
+    """Prefetch the objects that opening these logs reads. Empty if the store's requests are fast."""
     logs = LogPrefetcher(storage, world, table_uuids)
     for step in (logs.read_hints, logs.read_first, logs.read_others):
         step()
@@ -141,62 +142,64 @@ def load_start_state(
 ) -> tuple[Checkpoint | None, Sequence[CorruptDataError | FormatVersionError]]:
     """Return the checkpoint to start at: the state in the hint, or the result of `find_checkpoint`.
 
-    The floors after the one that it knows are read together with the next records.
+    The low watermarks after `Checkpoint.watermark_index` are read together with the next records.
     """
     hint = read_hint(ahead, table_uuid)
     held = _load_hinted_checkpoint(ahead, table_uuid, hint, at_least)
     if held is not None:
         return held, ()
     checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
-    ahead.join(next_floor_keys(table_uuid, checkpoint.floor_index if checkpoint is not None else 0))
+    ahead.join(next_watermark_keys(table_uuid, checkpoint.watermark_index if checkpoint is not None else 0))
     return checkpoint, damaged
 
 
 def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_first: int) -> tuple[list[str], list[str]]:
-    """Return the keys that an opener reads after the hint: floors, the last record of the hinted state, and the next
-    ones.
+    """Return the keys that an opener reads after the hint, in two round trips.
 
-    Without a hinted state they are those of `checkpoint.keys_to_open`.
+    With a hinted state these are low watermarks, the last record of the state, and the records after it. Otherwise see
+    `checkpoint.keys_to_open`.
     """
     if held is None:
         return keys_to_open(table_uuid, parse_hint(hint), num_first)
-    floors = next_floor_keys(table_uuid, held.floor_index)
+    watermarks = next_watermark_keys(table_uuid, held.watermark_index)
     (_, *first), remaining = keys_to_open(table_uuid, held.state.version, num_first)
-    return [*floors, commit_key(table_uuid, held.state.version), *first], remaining[: max(0, _BEHIND_HINT - num_first)]
+    return [*watermarks, commit_key(table_uuid, held.state.version), *first], remaining[
+        : max(0, _AFTER_HINT - num_first)
+    ]
 
 
 def _load_hinted_checkpoint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
-    """Return the state in the hint, at record ``at_least`` or later, if the log has its last record."""
+    """Return the state in the hint if it is at record ``at_least`` or later, and the log has its last record."""
     held = read_hinted_state(hint, table_uuid)
     if held is None or held.state.version < at_least:
         return None
     key = commit_key(table_uuid, held.state.version)
-    if not ahead.has(key):  # otherwise prefetched together with other logs
-        ahead.expect(_keys_to_open(table_uuid, hint, held, _BEHIND_HINT)[0])
+    if not ahead.has(key):  # if it has, the key was prefetched together with other logs
+        ahead.expect(_keys_to_open(table_uuid, hint, held, _AFTER_HINT)[0])
     with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
         if decode_attempt(ahead.read(key), key) == held.state.attempt:
             return held
-    logger.warning("the state in the hint of %s is not of its log at record %d", table_uuid, held.state.version)
+    logger.warning("the state in the hint of %s differs from its log at record %d", table_uuid, held.state.version)
     return None
 
 
 def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
-    """Return a checkpoint far after record ``version``, the last of ``num_new`` new records; None to read on."""
-    if not ahead.is_useful or num_new > LEAP_AFTER:
+    """Return a checkpoint far after record ``version``, the last of ``num_new`` new records; None to keep reading."""
+    if not ahead.is_useful or num_new > SKIP_AHEAD_AFTER:
         return None
-    if num_new == _HINT_AFTER:
+    if num_new == _READ_HINT_AFTER:
         ahead.join([checkpoint_hint_key(table_uuid)])
-    if num_new < LEAP_AFTER:
+    if num_new < SKIP_AHEAD_AFTER:
         return None
     hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
-    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + LEAP_MIN)) is not None:
+    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + SKIP_AHEAD_MIN)) is not None:
         return held
     number = parse_hint(hint)
-    if number is None or number < version + LEAP_MIN:
+    if number is None or number < version + SKIP_AHEAD_MIN:
         return None
     ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)
     try:
         return load_checkpoint(ahead.storage, table_uuid, number, ahead)
     except (CorruptDataError, FormatVersionError, ObjectNotFoundError) as error:
-        logger.warning("a checkpoint is passed over: %s", error)
+        logger.warning("a checkpoint is skipped: %s", error)
         return None

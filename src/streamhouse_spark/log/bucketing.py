@@ -3,13 +3,14 @@
 ``table.datalake.format`` selects the hash function when a table is created, even if its lake is enabled later. Both
 hashes are murmur3 (x86, 32 bits) and vectorised.
 
-**Iceberg**: the transform `bucket[N]`. Seed 0, over the bytes that the Iceberg specification defines for each type. The
-bucket is ``(hash & 0x7fffffff) % N``. The specification gives nulls no bucket: here they go to bucket 0.
+**Iceberg** uses the transform `bucket[N]`. The hash has seed 0 and covers the bytes that the Iceberg specification
+defines for each type. The bucket is ``(hash & 0x7fffffff) % N``. The specification defines no bucket for nulls; here it
+is bucket 0.
 
-**Paimon**: the default bucket function. Seed 42, over Paimon's binary form of a row with the columns of the bucket key.
-The form is an eight-byte word with the null flags, a word per field, and then, in field order, the values that do not
-fit into their word, padded with zeros to whole words. The word of a field is a short value, or position and length of a
-longer one. The bucket is the absolute value of the remainder of the signed hash by the number of buckets.
+**Paimon** uses its default bucket function. The hash has seed 42 and covers Paimon's binary form of a row with the
+columns of the bucket key. The form is an eight-byte word with the null flags, a word per field, and the long values in
+field order, padded with zeros to whole words. The word of a field is a short value, or the position and length of a
+long value. The bucket is the absolute value of the remainder of the signed hash by the number of buckets.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def as_int64(array: pa.Array) -> Int64Array:
 
 
 def words_at_every_byte(data: npt.NDArray[np.uint8]) -> UInt32Array:
-    """Return a view with the four bytes from i on at index i, little endian, padded with zeros at the end."""
+    """Return a view whose value at index i is the four bytes that start at i, little endian, padded with zeros."""
     padded = np.concatenate([data, np.zeros(8, dtype=np.uint8)])
     view: UInt32Array = np.ndarray((len(data) + 5,), dtype="<u4", buffer=padded.data, strides=(1,))
     return view
@@ -92,7 +93,7 @@ def _is_byte_string(data_type: pa.DataType) -> bool:
 
 
 def byte_strings(array: pa.Array) -> tuple[Int64Array, Int64Array, npt.NDArray[np.uint8]]:
-    """Return start and length of each value, and the bytes that they refer to (only those that the array uses)."""
+    """Return start and length of each value, and the bytes that they refer to."""
     _, offset_buffer, data_buffer = array.buffers()
     is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     offset_dtype = np.int64 if is_large else np.int32
@@ -116,7 +117,7 @@ def iceberg_buckets(column: pa.Array | pa.ChunkedArray, num_buckets: int) -> npt
     Raises `TypeError` for an unsupported type, `ValueError` if ``num_buckets`` is below 1.
     """
     if num_buckets < 1:
-        raise ValueError(f"num_buckets must be at least 1, not {num_buckets}")
+        raise ValueError(f"num_buckets is {num_buckets}, expected at least 1")
     hasher = _hasher_of(column.type)
     if hasher is None:
         raise TypeError(f"Iceberg has no bucket for type {column.type}")
@@ -170,7 +171,7 @@ def _hash_chunk(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> 
     count_min, count_max = int(word_counts.min()), int(word_counts.max())
     if count_min == count_max:
         return _hash_sorted(starts, lengths, words, [len(starts)] * count_max)
-    # Longest first, so that the rows that still have an i-th word are always a prefix.
+    # Longest first, so that the rows with an i-th word are always a prefix.
     order = np.argsort(-word_counts, kind="stable")
     counts_ascending = word_counts[order][::-1]
     alive = len(starts) - np.searchsorted(counts_ascending, np.arange(count_max), side="right")
@@ -180,7 +181,7 @@ def _hash_chunk(starts: Int64Array, lengths: Int64Array, words: UInt32Array) -> 
 
 
 def _hash_sorted(starts: Int64Array, lengths: Int64Array, words: UInt32Array, alive: list[int]) -> UInt32Array:
-    """Hash rows of which the first ``alive[i]`` have an i-th whole word."""
+    """Hash values. The first ``alive[i]`` values have an i-th whole word."""
     state = np.zeros(len(starts), dtype=np.uint32)
     for i, count in enumerate(alive):
         state[:count] = mix_hash(state[:count], words[starts[:count] + 4 * i])
@@ -221,8 +222,8 @@ def _shortest_lengths(big_endian: npt.NDArray[np.uint8]) -> Int64Array:
 # -- Paimon ------------------------------------------------------------------------------------------------------------
 
 DECIMAL_PRECISION_MAX = 18
-"""Largest precision on which Paimon's own libraries agree: above it, -128 has one byte in Java, the shortest form, and
-two in Python.
+"""Largest precision for which Paimon's Java and Python libraries use the same bytes. Above it, -128 has one byte in
+Java and two bytes in Python.
 """
 _SHORT_BYTES_MAX = 7
 """Values of up to this many bytes are stored in their word."""
@@ -245,12 +246,10 @@ def paimon_buckets(columns: Sequence[pa.Array | pa.ChunkedArray], num_buckets: i
     `ValueError` if ``num_buckets`` is below 1 or there are no columns.
     """
     if num_buckets < 1 or not columns:
-        raise ValueError(
-            f"num_buckets is {num_buckets}, and there are {len(columns)} columns: expected at least 1 each"
-        )
+        raise ValueError(f"num_buckets is {num_buckets} with {len(columns)} columns, expected at least 1 of each")
     unable = [str(column.type) for column in columns if not is_paimon_bucketable(column.type)]
     if unable or len(columns) > BUCKET_KEY_COLUMNS_MAX:
-        raise TypeError(f"a Paimon bucket cannot be taken of {len(columns)} columns, or of type {', '.join(unable)}")
+        raise TypeError(f"Paimon has no bucket for {len(columns)} columns, or for type {', '.join(unable)}")
     buckets = np.empty(len(columns[0]), dtype=np.int32)
     for begin in range(0, len(buckets), CHUNK_ROWS):
         fields = [_Field.of(_one_chunk(column.slice(begin, CHUNK_ROWS))) for column in columns]
@@ -277,7 +276,10 @@ def _hash_rows(fields: Sequence[_Field]) -> UInt32Array:
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """One field of some rows. For a value after the slots, ``low`` is in its slot, next to its position."""
+    """One field of some rows. The words of the fields are called slots; long values follow the slots.
+
+    The slot of a long value contains ``low`` and the value's position.
+    """
 
     is_null: npt.NDArray[np.bool_]
     low: UInt32Array
@@ -317,7 +319,7 @@ class _Field:
         return cls(is_null, low, high, (tail_bytes + 7) // 8 * 2, starts, tail_bytes, words)
 
     def slot(self, end: Int64Array) -> tuple[UInt32Array, UInt32Array]:
-        """Return the two halves of the field's word; its value after the slots starts at ``end``."""
+        """Return the two halves of the field's slot. A long value starts at ``end``."""
         return self.low, np.where(self.num_words > 0, end.astype(np.uint32), self.high)
 
     def mixed(self, state: UInt32Array) -> UInt32Array:
@@ -332,12 +334,12 @@ class _Field:
 
 
 def _fixed_width_words(array: pa.Array) -> Int64Array | None:
-    """Return the words of fields whose values always fit into them, arbitrary under nulls. None for other types."""
+    """Return the slots of a type whose values always fit into a slot, arbitrary under nulls. None for other types."""
     is_type, data_type = pa.types, array.type
     if is_type.is_int64(data_type):
         return as_int64(array)
     if is_type.is_signed_integer(data_type) or is_type.is_date32(data_type):
-        # Without sign extension: the rest of the word is zeros, so the hash of a number depends on its type.
+        # Without sign extension, so the hash of a number depends on its type.
         return as_int64(array) & np.int64((1 << data_type.bit_width) - 1)
     if is_type.is_decimal128(data_type) and data_type.precision <= DECIMAL_PRECISION_MAX:
         return _unscaled_decimals(array)
@@ -345,7 +347,7 @@ def _fixed_width_words(array: pa.Array) -> Int64Array | None:
 
 
 def _unscaled_decimals(array: pa.Array) -> Int64Array:
-    """Return the values of decimals of up to 18 digits: their lower half."""
+    """Return the unscaled values of decimals of up to 18 digits."""
     data = array.buffers()[1]
     if data is None:
         return np.zeros(len(array), dtype=np.int64)
@@ -385,5 +387,5 @@ def row_buckets(
     if lake_format == "paimon":
         return paimon_buckets(columns, num_buckets)
     if len(columns) != 1:
-        raise TypeError(f"an Iceberg bucket is taken of one column, not of {len(columns)}")
+        raise TypeError(f"found {len(columns)} columns, expected one: an Iceberg bucket key has one column")
     return iceberg_buckets(columns[0], num_buckets)

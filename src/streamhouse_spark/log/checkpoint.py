@@ -1,17 +1,12 @@
-"""Checkpoints make opening cheap, the hint leads to them, and floors make deletion safe.
+"""Checkpoints hold the folded state of a table, so that readers skip older records. The hint names the latest one.
 
-**Checkpoint.** A checkpoint is derived from records. Losing all of them only costs time, as long as no floor was
-written. A checkpoint counts only after it was read back and equals the state of its writer. A floor is put only if two
-such checkpoints lie at or above it (`log.gc.garbage_collection`), so that readers can skip a damaged one.
+**Checkpoint.** A checkpoint is derived from records. Until a low watermark is written, losing all checkpoints only
+costs time. A checkpoint counts only after it was read back and equals the state of its writer. A low watermark is put
+only if two such checkpoints lie at or above it (`log.gc.garbage_collection`), so that readers can skip a damaged one.
 
-**Floor.** A floor is the low watermark of the log: records below it are void, and may be deleted after the grace
-period. Floor ``k`` is written by put-if-absent. Floors are found by reading, never by listing
-(`log.low_watermark`). A process that slept through a clean-up therefore learns of it before it trusts an absent
-or reused record number.
-
-**Hint.** The hint names the latest checkpoint. On stores with slow requests it also holds a small state that is later,
-so that an opener reads both at once. That state was not read back. It gives no floor, and it counts only while its last
-record is in the log (`log.bootstrap`).
+**Hint.** The hint names the latest checkpoint. On stores with slow requests it also holds a later state if that is
+small, so that an opener reads both with one request. That state was not read back. It justifies no low watermark, and
+it counts only while its last record is in the log (`log.bootstrap`).
 """
 
 from __future__ import annotations
@@ -23,33 +18,42 @@ from typing import Any, Final
 
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_hint_key,
     checkpoint_key,
     checkpoints_prefix,
     commit_key,
-    floor_key,
     parse_numbers,
     tag_key,
+    watermark_key,
 )
-from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, ObjectNotFoundError, StreamhouseError
 from streamhouse_spark.expressions.check_constraints import has_constraints
 from streamhouse_spark.expressions.generated_columns import has_generated_columns
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
-from streamhouse_spark.log.delete_vectors import NO_DROPPED_ROWS, Deletion, Deletions, DroppedPartitionRows, Truncation
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
 from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
-from streamhouse_spark.log.history_epochs import ConsumerPosition, HistoryIndex, HistoryPoint
-from streamhouse_spark.log.state import BucketLog, TableState, TaggedVersion, TombstonedFile, with_latest_lake
+from streamhouse_spark.log.history_index import ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.state import (
+    NO_DROPPED_ROWS,
+    BucketLog,
+    DroppedPartitionRows,
+    TableState,
+    TaggedVersion,
+    TombstonedFile,
+    Truncation,
+    with_latest_lake,
+)
 from streamhouse_spark.log.transactions import RequestKeys
 from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.base import Storage, read_or_none, url_of
+from streamhouse_spark.storage.base import Storage, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
-from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
+from streamhouse_spark.storage.put_if_absent import ensure_stored
 
 
 def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
@@ -100,13 +104,10 @@ def state_to_json(state: TableState, payload: Payload) -> dict[str, Any]:
         "dropped_rows": state.dropped_rows.to_json() if state.dropped_rows != NO_DROPPED_ROWS else None,
         "tags": {name: asdict(tag) for name, tag in state.tags.items()},
         "archive": state.archive.to_json() if state.archive else None,
-        "truncation": _truncation_to_json(state.truncation) if state.truncation is not None else None,
+        "truncation": state.truncation
+        and {**asdict(state.truncation), "offsets": act.offsets_to_json(state.truncation.offsets)},
     }
     return out | {name: value for name, value in optional.items() if value}
-
-
-def _truncation_to_json(truncation: Truncation) -> dict[str, Any]:
-    return {**asdict(truncation), "offsets": act.offsets_to_json(truncation.offsets)}
 
 
 def _truncation_from_json(data: Mapping[str, Any] | None) -> Truncation | None:
@@ -177,72 +178,46 @@ def state_from_json(data: Mapping[str, Any], payload: memoryview) -> TableState:
 
 logger = logging.getLogger(__name__)
 
-PAST_VERSION = 2
-"""Format with past transactions: an older version of this package would store their writes again."""
+# Formats of checkpoints. A state is stored in the oldest format that holds all of its content. Each comment says what
+# would happen if a version of this package without the format read the content.
+PAST_VERSION = 2  # past transactions: their writes would be stored again
 PARTS_VERSION = 3
-"""Format with segments that share objects, which an older version of this package would delete with the first of these
-segments. Also the format of a copy's checkpoint: the older version would take the former lake files for another
-engine's, and `drop_partition` would also drop their rows that were written after the call.
-"""
-DELETED_VERSION = 4
-"""Format with deleted rows, which an older version of this package would read."""
-TAGS_VERSION = 5
-"""Format with tags: an older version of this package would delete what they retain."""
-CHECKS_VERSION = 6
-"""Format with constraints: an older version of this package would write rows that violate them."""
-GENERATED_VERSION = 7
-"""Format with generated columns, which an older version of this package would not compute."""
-FIELDS_VERSION = 8
-"""Format with ids of nested fields, which an older version of this package would resolve by name."""
-BRANCH_VERSION = 9
-"""Format of a branch's checkpoint: an older version of this package would take it for a table without a name and delete
-it.
-"""
-ARCHIVE_VERSION = 10
-"""Format with a change archive, whose files an older version of this package would delete."""
+# Segments that share objects: the object would be deleted with the first segment. Also copies of tables: the former
+# lake files would count as another engine's, and `drop_partition` would drop rows that were written after the call.
+DELETED_VERSION = 4  # deleted rows: reads would return them
+TAGS_VERSION = 5  # tags: the files that they retain would be deleted
+CHECKS_VERSION = 6  # constraints: writes would store rows that violate them
+GENERATED_VERSION = 7  # generated columns: writes would not compute them
+FIELDS_VERSION = 8  # ids of nested fields: the fields would be resolved by name
+BRANCH_VERSION = 9  # a branch: it would be deleted as a table without a name
+ARCHIVE_VERSION = 10  # a change archive: its files would be deleted
 PARTITIONINGS_VERSION = 11
-"""Format with former partition specs or dropped partitions. An older version of this package would read older segments
-with the current spec, and restore dropped rows when it rebuilds the lake.
-"""
-SCHEMA_CHANGES_VERSION = 12
-"""Format with the records that changed the schema. An older version of this package would store states without them, so
-that time travel would show the wrong columns.
-"""
-FILE_ROWS_VERSION = 13
-"""Format with deleted rows of lake files, which an older version of this package would read."""
-VARIANTS_VERSION = 14
-"""Format with VARIANT columns, a type that an older version of this package does not know."""
-NEWEST_VERSION = 15
-"""Format with idempotency keys: an older version of this package would store their requests again."""
+# Former partition specs: older segments would be read with the current spec. Dropped partitions: a rebuilt lake would
+# have their rows again.
+SCHEMA_CHANGES_VERSION = 12  # changes of the schema: time travel would show the wrong columns
+FILE_ROWS_VERSION = 13  # deleted rows of lake files: reads would return them
+VARIANTS_VERSION = 14  # VARIANT columns: the type would be unknown
+NEWEST_VERSION = 15  # idempotency keys: the requests would be stored again
 
 CHECKPOINT_INTERVAL = 40
 HINT_EVERY: Final = 20
 """On stores with slow requests, the process that commits a multiple of this number writes its state into the hint. That
-is one put by one process, however many write.
+is one put by one process, however many processes commit.
 """
 HINT_FIRST: Final = 6
-"""The first record whose state is written there: younger tables are opened by reading from record 1."""
-LANDMARK_EVERY = 256
-"""Distance, in floors, of the floors that are never deleted."""
-_LANDMARK_VERSION = 2
-"""Format of such a floor. It stops an older version of this package, which reads every floor and would miss those after
-deleted ones.
-"""
-_COPIES = 2
-
-
+"""The first record whose state is written into the hint: younger tables are opened by reading from record 1."""
 HINT_BYTES_MAX = 64 << 10
-"""Size of a state that still fits into the hint."""
+"""Maximum bytes of a state in the hint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     state: TableState
-    floor_index: int = 0
-    """Index of the latest floor that its writer knew, 0 for none: readers look for later ones from here."""
-    floor: int = 0
+    watermark_index: int = 0
+    """Index of the latest low watermark that the writer knew, 0 for none. Readers search for later ones from here."""
+    low_watermark: int = 0
     named: int | None = None
-    """For a state in the hint, the latest checkpoint that its writer knew; 0 for none."""
+    """For a state in the hint, the record of the latest checkpoint that the writer knew; 0 for none."""
 
     @property
     def stored(self) -> int:
@@ -250,39 +225,43 @@ class Checkpoint:
         return self.state.version if self.named is None else self.named
 
 
-def write_checkpoint(storage: Storage, state: TableState, *, floor_index: int = 0, floor: int = 0) -> None:
-    """Store the state, read it back, and only then point the hint at it.
+def write_checkpoint(storage: Storage, state: TableState, *, watermark_index: int = 0, low_watermark: int = 0) -> None:
+    """Store the state, read it back, and only then name it in the hint.
 
-    Every process would store the same state, so "exists" is success if the object holds the same state. Raises
-    `CorruptDataError` if it does not; the hint is not set then.
+    Every process stores the same state under this key, so an existing checkpoint with this state is a success. Raises
+    `CorruptDataError` if it has another state; the hint is not set then.
     """
-    data = _encode_checkpoint(state, floor_index, floor)
+    data = _encode_checkpoint(state, watermark_index, low_watermark)
     key = checkpoint_key(state.table_uuid, state.version)
     ensure_stored(storage, key, data)
     stored = storage.read(key)
     if stored != data and _decode_checkpoint(
         stored, state.table_uuid, state.version, url_of(storage, key)
     ).state != as_stored(state):
-        raise CorruptDataError(f"{url_of(storage, key)} does not say what the records say; delete this file")
+        raise CorruptDataError(
+            f"checkpoint {url_of(storage, key)} differs from the state of the records; delete this file"
+        )
     _put_hint(storage, state, state.version, data)
 
 
-def write_hint(storage: Storage, state: TableState, named: int, *, floor_index: int = 0, floor: int = 0) -> None:
-    """Let the hint name the checkpoint ``named``, 0 for none, and hold a later state if that is small."""
-    data = _encode_checkpoint(state, floor_index, floor)
+def write_hint(
+    storage: Storage, state: TableState, named: int, *, watermark_index: int = 0, low_watermark: int = 0
+) -> None:
+    """Write a hint that names the checkpoint of record ``named``, 0 for none, and may hold a later state."""
+    data = _encode_checkpoint(state, watermark_index, low_watermark)
     if len(data) <= HINT_BYTES_MAX:
         _put_hint(storage, state, named, data)
 
 
 def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
-    """Older versions of this package treat a hint with a state as no hint, and list the checkpoints."""
+    # Older versions of this package treat a hint with a state as no hint, and list the checkpoints.
     is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
     text = str(named).encode() + (b"\n" + data if is_held else b"")
     storage.put(checkpoint_hint_key(state.table_uuid), text)
 
 
 class Checkpointing:
-    """The latest checkpoint that a process knows of one log; decides which states it stores after commits."""
+    """Stores checkpoints and hints of one log after commits. It tracks the latest checkpoint that the process knows."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -291,18 +270,20 @@ class Checkpointing:
     def note_start(self, checkpoint: Checkpoint) -> None:
         self._newest = max(self._newest, checkpoint.stored)
 
-    def store_if_due(self, state: TableState, floor_index: int, floor: int) -> None:
+    def store_if_due(self, state: TableState, watermark_index: int, low_watermark: int) -> None:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
-            self.store(state, floor_index, floor)
+            self.store(state, watermark_index, low_watermark)
         elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
             with log_post_commit_errors(logger, f"hint {state.version}", state.name):
-                write_hint(self._storage, state, self._newest, floor_index=floor_index, floor=floor)
+                write_hint(
+                    self._storage, state, self._newest, watermark_index=watermark_index, low_watermark=low_watermark
+                )
 
-    def store(self, state: TableState, floor_index: int, floor: int) -> None:
+    def store(self, state: TableState, watermark_index: int, low_watermark: int) -> None:
         """Store a checkpoint. It is derived from records, so a failure is logged and only slows the next opener."""
         self._newest = state.version
         with log_post_commit_errors(logger, f"checkpoint {state.version}", state.name):
-            write_checkpoint(self._storage, state, floor_index=floor_index, floor=floor)
+            write_checkpoint(self._storage, state, watermark_index=watermark_index, low_watermark=low_watermark)
 
 
 def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
@@ -311,61 +292,55 @@ def write_tagged(storage: Storage, state: TableState, tag_uuid: str) -> None:
 
 
 def read_tagged(storage: Storage, table_uuid: str, number: int, tag_uuid: str) -> TableState:
-    """Read the state that a tag names. Raises as `read_checkpoint`."""
+    """Read the state of a tagged version. Raises the errors of `read_checkpoint`."""
     return read_tagged_object(storage, table_uuid, tag_key(table_uuid, tag_uuid), number)
 
 
 def read_tagged_object(storage: Storage, table_uuid: str, key: str, number: int | None = None) -> TableState:
-    """Read the state in the object of a tag, whatever its version. Raises as `read_checkpoint`."""
+    """Read the state in the object of a tag. Raises the errors of `read_checkpoint`.
+
+    Without ``number`` the state may be of any version.
+    """
     return _decode_checkpoint(storage.read(key), table_uuid, number, url_of(storage, key)).state
 
 
-def _encode_checkpoint(state: TableState, floor_index: int = 0, floor: int = 0) -> bytes:
+def _encode_checkpoint(state: TableState, watermark_index: int = 0, low_watermark: int = 0) -> bytes:
     payload = Payload()
     header = state_to_json(state, payload)
-    if floor_index:
-        header["floor"] = [floor_index, floor]
+    if watermark_index:
+        header["floor"] = [watermark_index, low_watermark]
     return encode_frame("checkpoint", header, payload.parts, version=_format_version(state))
 
 
-def _format_version(state: TableState) -> int | None:  # noqa: C901 - one case a format
-    """Return the oldest format that can hold all of the state."""
-    if state.request_keys:
-        return NEWEST_VERSION
-    if any(schema.has_variants for schema in state.schemas.values()):
-        return VARIANTS_VERSION
-    if any(deletion.files for deletion in state.deletions):
-        return FILE_ROWS_VERSION
-    if state.schema_changes:
-        return SCHEMA_CHANGES_VERSION
-    if state.former_partitionings or state.dropped_rows.named:
-        return PARTITIONINGS_VERSION
-    if state.archive:
-        return ARCHIVE_VERSION
-    if BRANCH in state.properties:
-        return BRANCH_VERSION
-    if any(schema.has_field_ids for schema in state.schemas.values()):
-        return FIELDS_VERSION
-    if has_generated_columns(state.properties):
-        return GENERATED_VERSION
-    if has_constraints(state.properties):
-        return CHECKS_VERSION
-    if state.tags:
-        return TAGS_VERSION
-    if state.deletions:
-        return DELETED_VERSION
-    if state.former_uuids or any(segment.part is not None for segment in state.kept_segments()):
-        return PARTS_VERSION
-    return PAST_VERSION if state.past_transactions else None
+def _format_version(state: TableState) -> int | None:
+    """Return the oldest format that can hold all of the state; None for the first format."""
+    shares_objects = any(segment.part is not None for segment in state.kept_segments())
+    contents = {
+        NEWEST_VERSION: state.request_keys,
+        VARIANTS_VERSION: any(schema.has_variants for schema in state.schemas.values()),
+        FILE_ROWS_VERSION: any(deletion.files for deletion in state.deletions),
+        SCHEMA_CHANGES_VERSION: state.schema_changes,
+        PARTITIONINGS_VERSION: state.former_partitionings or state.dropped_rows.named,
+        ARCHIVE_VERSION: state.archive,
+        BRANCH_VERSION: BRANCH in state.properties,
+        FIELDS_VERSION: any(schema.has_field_ids for schema in state.schemas.values()),
+        GENERATED_VERSION: has_generated_columns(state.properties),
+        CHECKS_VERSION: has_constraints(state.properties),
+        TAGS_VERSION: state.tags,
+        DELETED_VERSION: state.deletions,
+        PARTS_VERSION: state.former_uuids or shares_objects,
+        PAST_VERSION: state.past_transactions,
+    }
+    return next((version for version, content in contents.items() if content), None)
 
 
 def as_stored(state: TableState) -> TableState:
-    """Return the state as its checkpoint reads back: empty values have only one encoding."""
+    """Return the state as it is read back from its checkpoint, in which empty values have only one encoding."""
     return _decode_checkpoint(_encode_checkpoint(state), state.table_uuid, state.version, "").state
 
 
 def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableState:
-    """Read a checkpoint. Raises `ObjectNotFoundError`, or `CorruptDataError` if it is damaged."""
+    """Read a checkpoint. Raises `ObjectNotFoundError`, `CorruptDataError`, `FormatVersionError`."""
     return load_checkpoint(storage, table_uuid, number).state
 
 
@@ -381,25 +356,25 @@ def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: 
     with decoding_fields("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
-        raise CorruptDataError(f"{where} is the checkpoint of another table or record; delete this file")
+        raise CorruptDataError(f"checkpoint {where} is of another table or record; delete this file")
     return Checkpoint(state, *frame.header.get("floor", (0, 0)))
 
 
 def read_hinted_state(hint: bytes, table_uuid: str) -> Checkpoint | None:
-    """Return the state in a hint; None if there is none that can be read."""
+    """Return the state in a hint; None if it has no readable state."""
     _, _, data = hint.partition(b"\n")
     if not data:
         return None
     try:
         checkpoint = _decode_checkpoint(data, table_uuid, None, f"the hint of the checkpoints of {table_uuid}")
     except (CorruptDataError, FormatVersionError) as error:
-        logger.warning("a checkpoint is passed over: %s", error)
+        logger.warning("a checkpoint is skipped: %s", error)
         return None
     return replace(checkpoint, named=parse_hint(hint) or 0)
 
 
-def read_floor_index(data: bytes | None) -> int:
-    """Return the index of the floor that the writer of a stored checkpoint knew; 0 if it cannot be read."""
+def read_watermark_index(data: bytes | None) -> int:
+    """Return `Checkpoint.watermark_index` of an encoded checkpoint; 0 if the checkpoint cannot be read."""
     try:
         header = decode_frame("checkpoint", data or b"", "", newest=NEWEST_VERSION).header
     except (CorruptDataError, FormatVersionError):
@@ -408,7 +383,7 @@ def read_floor_index(data: bytes | None) -> int:
 
 
 def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int = 0) -> TableState | None:
-    """Return the state of the checkpoint that `find_checkpoint` returns."""
+    """Return the state of a recent checkpoint; see `find_checkpoint`."""
     checkpoint, _ = find_checkpoint(storage, table_uuid, at_least=at_least)
     return checkpoint.state if checkpoint is not None else None
 
@@ -416,12 +391,12 @@ def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int =
 def find_checkpoint(
     storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: Prefetch | None = None, hint: bytes | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
-    """Find a recent checkpoint, at record ``at_least`` or later; None if the log has to be read from record 1.
+    """Find a recent checkpoint, at record ``at_least`` or later. Also return the errors of skipped checkpoints.
 
-    The hint is tried first; pass ``hint`` if it was read already. A checkpoint that is damaged, or has a newer format,
-    is skipped and logged: the records after an older one lead to the same state, and records of newer formats raise.
-    The second result has the errors of skipped checkpoints. With ``ahead``, the records after the hinted checkpoint are
-    prefetched together with it. Without a hint the first records are, and nothing is listed if they are all.
+    Returns None if the log must be read from record 1. The checkpoint in the hint is tried first; pass ``hint`` if the
+    caller has read it. A checkpoint that is damaged, or has a newer format, is skipped and logged: the records after an
+    older checkpoint lead to the same state. With ``ahead``, the hinted checkpoint and the records after it are
+    prefetched together. Without a hint the first records are prefetched. If these are all records, nothing is listed.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
@@ -429,7 +404,7 @@ def find_checkpoint(
         try:
             return load_checkpoint(storage, table_uuid, number, ahead) if number not in passed else None
         except (CorruptDataError, FormatVersionError) as error:
-            logger.warning("a checkpoint is passed over: %s", error)
+            logger.warning("a checkpoint is skipped: %s", error)
             passed[number] = error
         except ObjectNotFoundError:
             pass
@@ -458,12 +433,12 @@ def list_checkpoints(storage: Storage, table_uuid: str) -> list[int]:
 
 
 def keys_to_open(table_uuid: str, hinted: int | None, num_first: int) -> tuple[list[str], list[str]]:
-    """Return the keys that an opener reads first, and the records that it reads if all of these exist.
+    """Return the keys that an opener reads first, and the keys of the records that it reads if all of these exist.
 
-    The first are the hinted checkpoint, or floor 1 without a hint, and the next records.
+    The first keys are the hinted checkpoint, or low watermark 1 without a hint, and the next ``num_first`` records.
     """
     records = [commit_key(table_uuid, (hinted or 0) + step) for step in range(1, 1 + WINDOW)]
-    other = checkpoint_key(table_uuid, hinted) if hinted else floor_key(table_uuid, 1)
+    other = checkpoint_key(table_uuid, hinted) if hinted else watermark_key(table_uuid, 1)
     return [other, *records[:num_first]], records[num_first:]
 
 
@@ -476,76 +451,20 @@ def read_hint(storage: Storage | Prefetch, table_uuid: str) -> bytes:
 
 
 def parse_hint(hint: bytes) -> int | None:
-    """Return the record of the checkpoint that a hint names; None if it names none."""
+    """Return the record number of the checkpoint that a hint names; None if it names none."""
     number, _, _ = hint.partition(b"\n")
     return int(number) or None if number.isdigit() and len(number) <= 20 else None
 
 
-DROPPED_FLOOR = 10**19
-"""The floor of a dropped table whose files are being deleted: every record number is permanently void."""
-
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """Records below ``floor`` are void. ``time_ms`` is the store time of that decision."""
-
-    floor: int
-    time_ms: int
-    is_landmark: bool = False
-    """Whether the floors after it may be absent; no older version of this package reads beyond it then."""
-
-
-def write_floor(storage: Storage, table_uuid: str, index: int, floor: int) -> bool:
-    """Void the records below ``floor``. Return False if another process has put floor ``index``.
-
-    The object holds several copies, so that one survives a flipped bit: a floor is not derived from anything.
-    """
-    header: dict[str, Any] = {"table": table_uuid, "floor": floor, "time_ms": storage.now_ms()}
-    version = None
-    if index % LANDMARK_EVERY == 0:
-        header, version = {**header, "landmark": True}, _LANDMARK_VERSION
-    copies = [encode_frame("floor", header, version=version)] * _COPIES
-    data = encode_frame("floor", header, copies, version=version)
-    return slot_for_bytes(storage, floor_key(table_uuid, index), data).take(data).won()
-
-
-def read_floor(storage: Storage, table_uuid: str, index: int) -> Floor | None:
-    key = floor_key(table_uuid, index)
-    data = read_or_none(storage, key)
-    return None if data is None else decode_floor(data, url_of(storage, key))
-
-
-def decode_floor(data: bytes, where: str) -> Floor:
-    """Decode a floor. Raises `CorruptDataError` if no copy is whole, `FormatVersionError` for a newer format."""
-    failure: CorruptDataError | FormatVersionError | None = None
-    for copy in _split_copies(data):
-        try:
-            header = decode_frame("floor", copy, where, newest=_LANDMARK_VERSION).header
-        except (CorruptDataError, FormatVersionError) as error:
-            failure = failure or error
-        else:
-            if failure is not None:
-                logger.warning("a copy in the object is used: %s", failure)
-            return Floor(header["floor"], header["time_ms"], header.get("landmark", False))
-    assert failure is not None
-    raise failure
-
-
-def _split_copies(data: bytes) -> list[bytes]:
-    """Return the whole object and the copies in its payload: each is as long as the bytes before them."""
-    size, rest = divmod(len(data), 1 + _COPIES)
-    return [data] if rest or not size else [data, *(data[at : at + size] for at in range(size, len(data), size))]
-
-
 def no_checkpoint_error(
-    storage: Storage, table_uuid: str, floor: int, damaged: Sequence[StreamhouseError]
+    storage: Storage, table_uuid: str, low_watermark: int, damaged: Sequence[StreamhouseError]
 ) -> StreamhouseError:
-    """Return the error for a table that cannot be opened, because its records below the floor are deleted."""
+    """Return the error for a table that cannot be opened, because its records below the low watermark are deleted."""
     for error in damaged:
         if isinstance(error, FormatVersionError):
             return error
     damage = f"; of the existing ones: {damaged[0]}" if damaged else ""
     return CorruptDataError(
-        f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record {floor}, "
-        f"below which records were deleted{damage}; restore one of these files",
+        f"{url_of(storage, checkpoints_prefix(table_uuid))} holds no whole checkpoint at or above record "
+        f"{low_watermark}, below which records were deleted{damage}; restore one of these files",
     )

@@ -5,14 +5,14 @@ visible after it. Whatever the put reports, the record at N+1 is read back and i
 `storage.put_if_absent`).
 
 **Tail.** The tail is found by reading N+1, N+2, … until a record is absent, never by listing. Records below the low
-watermark, the *floor*, are void and may be deleted (see `log.checkpoint`). Records read from N+1 on count only
-if the floor is at most N+1. It must have been read after them, or less than `FLOOR_CHECK_MS` of boot time before. That
-is far less than the grace period between a floor and the first deletion.
+watermark are void and may be deleted (see `log.low_watermark`). Records that were read starting at N+1 count only if
+the low watermark is at most N+1. It must have been read after them, or at most `WATERMARK_CHECK_MS` of boot time before
+them. That is far less than the grace period between a low watermark and the first deletion.
 
 **History.** Each record names the attempt id of the record before it. If the last record of this process is missing, or
-the next record does not follow it, then the log was restored from a backup. Every call then raises
-`DifferentHistoryError` until the table is opened again. The last record is checked together with the floor, and before
-each commit on a local disk.
+the next record does not follow it, then the log was restored from a backup. Every method then raises
+`DifferentHistoryError` until the table is opened again. The last record is checked together with the low watermark, and
+before each commit on a local disk.
 
 **Commit.** A commit takes these steps; each is one method, in this order:
 
@@ -30,8 +30,8 @@ from typing import TypeVar
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
-from streamhouse_spark.core.paths import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.core.types import Transaction
+from streamhouse_spark.core.warehouse_layout import commit_key, commits_prefix, manifest_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -45,7 +45,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bootstrap import PrefetchedLog, find_later_checkpoint, load_start_state
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, Checkpoint, Checkpointing, no_checkpoint_error
+from streamhouse_spark.log.checkpoint import Checkpoint, Checkpointing, no_checkpoint_error
+from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.group_commit import (
     CommitQueue,
     CommitResult,
@@ -55,21 +56,20 @@ from streamhouse_spark.log.group_commit import (
     error_for_attempt,
     results_of_record,
 )
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation, out_of_mixed
-from streamhouse_spark.log.idempotency import find_stored_transaction, require_actions_allowed
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, out_of_mixed
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.object_existence import list_staged_uuids, must_check_stored, require_stored
 from streamhouse_spark.log.record import (
     RecentRows,
     Record,
     RecordBody,
-    begins_as,
     encode_record,
     has_record,
     next_record_time,
     read_attempt,
     read_record,
     records_from,
+    starts_with_attempt,
 )
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.storage.base import Storage, url_of
@@ -79,8 +79,8 @@ from streamhouse_spark.storage.put_if_absent import PutOutcome, PutResult, Slot,
 E = TypeVar("E", bound=BaseException)
 CONFLICTS_MAX = 1000
 FAILURES_MAX = 5
-FLOOR_CHECK_MS = 60_000
-"""Time for which the floor and the last record of this process count as checked."""
+WATERMARK_CHECK_MS = 60_000
+"""Time for which a check of the low watermark, or of the last record of this process, remains valid."""
 
 
 class CommitLog:
@@ -96,17 +96,19 @@ class CommitLog:
         state: TableState | None = None,
         since_ms: int = 0,
     ) -> None:
-        """Open a log lazily. ``prefetched`` has objects that were read together with those of other logs. ``state`` was
-        stored at ``since_ms`` of boot time or later; the log had no floor before.
+        """Create a log that reads storage at its first use.
+
+        ``prefetched`` holds objects that were read together with the objects of other logs. A given ``state`` was
+        stored at ``since_ms`` of boot time or later, in a log without a low watermark.
         """
         self._storage = storage
         self._prefetched = prefetched
         self._table_uuid = table_uuid
         self._world = world
         self._state = state
-        self._floor = 0
-        self._floor_index = 0
-        self._floor_checked_ms = since_ms
+        self._low_watermark = 0
+        self._watermark_index = 0
+        self._watermark_checked_ms = since_ms
         self._checkpointing = Checkpointing(storage)
         self._recent_rows = self._read_rows = RecentRows()
         self._damaged_checkpoints: Sequence[StreamhouseError] = ()
@@ -117,7 +119,7 @@ class CommitLog:
         reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Drop the requests of threads that a forked child does not have."""
+        """Drop the requests of the parent's threads, which a forked child does not have."""
         self._queue = CommitQueue()
 
     @property
@@ -126,12 +128,12 @@ class CommitLog:
 
     @property
     def state(self) -> TableState:
-        """The latest state in memory. Storage is read only if there is none."""
+        """The latest state in memory. Reads storage only if the log was not read yet."""
         return self._state or self.refresh()
 
     @property
     def is_stale_history(self) -> bool:
-        """Whether the log was restored from a backup. The object cannot be used any more."""
+        """Whether the log was restored from a backup. Every method of this object then raises."""
         return self._restored_message is not None
 
     @property
@@ -141,27 +143,27 @@ class CommitLog:
 
     @property
     def recent_rows(self) -> RecentRows:
-        """Inline rows of the latest records, cached by the reads of a remote store."""
+        """Inline rows of the latest records, cached when records are read from a remote store."""
         return self._recent_rows
 
     @property
-    def floor_index(self) -> int:
-        """Index of the latest floor that was read; 0 for none."""
-        return self._floor_index
+    def watermark_index(self) -> int:
+        """Index of the latest low watermark that was read; 0 for none."""
+        return self._watermark_index
 
     def refresh(self) -> TableState:
         """Read the log to its tail and return the latest state.
 
         Raises:
             TableNotFoundError: the table has no first record.
-            DifferentHistoryError: the log was restored from a backup. Permanent, because other parts of this object
+            DifferentHistoryError: the log was restored from a backup. Permanent, because other caches of the process
                 may be out of date too.
         """
         return self._refresh(must_check_history=False)
 
-    def look(self, at_most: int) -> TableState:
-        """Read on like `refresh`, but on a remote store at most ``at_most`` records, in one round trip."""
-        return self._refresh(must_check_history=False, at_most=at_most)
+    def refresh_at_most(self, num_records: int) -> TableState:
+        """Read on like `refresh`, but on a remote store only ``num_records`` records, in one round trip."""
+        return self._refresh(must_check_history=False, at_most=num_records)
 
     def commit(
         self,
@@ -188,25 +190,25 @@ class CommitLog:
         """
         if staged_ms is None:
             staged_ms = self._storage.now_ms()
-        call = PendingCommit(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
+        request = PendingCommit(plan, transaction, staged_ms, self._world.ids.new_uuid(), is_shared)
         try:
-            self._queue.add(call)
-            committed = self._wait_or_lead(call)
+            self._queue.add(request)
+            result = self._wait_or_lead(request)
         finally:
-            self._queue.remove(call)
-        if committed.state is not committed.before and committed.is_first:
-            self._checkpointing.store_if_due(committed.state, self._floor_index, self._floor)
-        return committed
+            self._queue.remove(request)
+        if result.wrote and result.is_first:
+            self._checkpointing.store_if_due(result.state, self._watermark_index, self._low_watermark)
+        return result
 
     def checkpoint(self, state: TableState) -> None:
         """Store a checkpoint. It is derived from records, so a failure is logged and only slows the next opener."""
-        self._checkpointing.store(state, self._floor_index, self._floor)
+        self._checkpointing.store(state, self._watermark_index, self._low_watermark)
 
     def relation(self, mark: HistoryPoint) -> HistoryRelation:
         """Return whether a position belongs to the history of this log.
 
-        Takes one request if the state's index does not cover the record. Below the floor a slow writer may have put
-        another record where one was deleted, so that a different attempt proves nothing there.
+        Sends one request if the state's index does not cover the record. Below the low watermark a slow writer may have
+        put another record under a deleted number. A different attempt therefore proves nothing there.
         """
         state = self.state
         if mark.number > state.version:
@@ -219,44 +221,44 @@ class CommitLog:
         attempt = read_attempt(self._storage, self._table_uuid, mark.number)
         if attempt == mark.attempt:
             return HistoryRelation.SAME
-        is_void = mark.number < self.refresh_floor()
+        is_void = mark.number < self.refresh_low_watermark()
         return HistoryRelation.UNKNOWN if attempt is None or is_void else HistoryRelation.OTHER
 
     def require_history(self, marks: Iterable[HistoryPoint | None], who: str) -> None:
         """Raise `DifferentHistoryError` unless the records ``marks`` are in the history of this log.
 
-        ``who`` names the owner of the position in the error. No request is sent for recent records.
+        ``who`` names the owner of the position in the error text. No request is sent for recent records.
         """
         for mark in {mark for mark in marks if mark is not None}:
             if self.relation(mark) is HistoryRelation.OTHER:
                 raise different_history_error(self.state.name, mark, who)
 
-    def refresh_floor(self) -> int:
-        """Read and return the floor: records below it are void."""
-        return self._check_floor(self._world.clock.boot_ms())
+    def refresh_low_watermark(self) -> int:
+        """Read and return the low watermark: records below it are void."""
+        return self._read_low_watermark(self._world.clock.boot_ms())
 
     # -- committing ----------------------------------------------------------------------------------------------------
 
-    def _wait_or_lead(self, call: PendingCommit) -> CommitResult:
+    def _wait_or_lead(self, request: PendingCommit) -> CommitResult:
         """Return the request's result, from another thread's record or after leading, with retries.
 
         If a leader is interrupted, the next one finds the followers' attempts in the log or writes them again.
         """
         while True:
-            failures, tries = call.failures, call.tries
-            if not self._queue.wait(call):
+            failures, tries = request.failures, request.tries
+            if not self._queue.wait(request):
                 with self._lock:
-                    if not call.is_done and call.tries == tries:
-                        self._lead(call)
-                    if not call.is_done:
-                        has_failed = call.failures > failures
-                        call.error = terminal_error(call, self._storage, self._table_uuid, has_failed=has_failed)
-            if call.error is not None:
-                raise call.error
-            if call.outcome is not None:
-                return call.outcome
-            if call.tries != tries:
-                self._world.clock.sleep_ms(call.retry_delay_ms * self._world.ids.jitter())
+                    if not request.is_done and request.tries == tries:
+                        self._lead(request)
+                    if not request.is_done:
+                        has_failed = request.failures > failures
+                        request.error = terminal_error(request, self._storage, self._table_uuid, has_failed=has_failed)
+            if request.error is not None:
+                raise request.error
+            if request.result is not None:
+                return request.result
+            if request.tries != tries:
+                self._world.clock.sleep_ms(request.retry_delay_ms * self._world.ids.jitter())
 
     def _lead(self, leader: PendingCommit) -> None:
         """Write one record for the leader and the requests that are queued with it. The caller holds the log's lock."""
@@ -266,7 +268,7 @@ class CommitLog:
             with self._storage.commit_lock(f"{commits_prefix(self._table_uuid)}.lock"):
                 self._write_group(leader)
         except BaseException as error:
-            leader.error = error  # so that no other leader writes a failed request
+            leader.error = error  # so that no later leader writes a failed request
             raise
         finally:
             self._queue.note_group_size()
@@ -274,49 +276,49 @@ class CommitLog:
             self._queue.wake()
 
     def _write_group(self, leader: PendingCommit) -> None:
-        group = self._build_on_known_state(leader) or self._build_on_latest_state(leader)
-        if group.members:
-            self._put_group(group)
+        builder = self._build_on_known_state(leader) or self._build_on_latest_state(leader)
+        if builder.requests:
+            self._put_group(builder)
 
     def _build_on_known_state(self, leader: PendingCommit) -> RecordBuilder | None:
-        """Build a record on the state in memory without reading the log: the put shows whether it is the latest.
+        """Build a record on the state in memory without reading the log: the put shows whether the state is the latest.
 
-        Returns None if a read is free, if the state may be too old, or if only the latest state can decide the leader's
-        request.
+        Returns None on a local disk, where a read costs little, and if the state may be too old. Also returns None if
+        only the latest state can decide the leader's request.
         """
         before, now_ms = self._state, self._world.clock.boot_ms()
-        checked_ms = min(self._floor_checked_ms, self._history_checked_ms)
+        checked_ms = min(self._watermark_checked_ms, self._history_checked_ms)
         if (
             self._is_local
             or before is None
             or self._restored_message is not None
-            or now_ms - checked_ms > FLOOR_CHECK_MS
+            or now_ms - checked_ms > WATERMARK_CHECK_MS
         ):
             return None
-        group = self._new_builder(before)
-        for call in self._queue.eligible_for(leader):
-            if (not group.try_add(call, self._require_stored) and call is leader) or group.is_full:
+        builder = self._new_builder(before)
+        for request in self._queue.eligible_for(leader):
+            if (not builder.try_add(request, self._require_stored) and request is leader) or builder.is_full:
                 break
-        return group if leader in group.members else None
+        return builder if leader in builder.requests else None
 
     def _build_on_latest_state(self, leader: PendingCommit) -> RecordBuilder:
         """Read the log to its tail and build a record. It is empty if every request was decided without one."""
-        group = self._new_builder(self._refresh_for_commit(leader))
-        for call in self._queue.eligible_for(leader):
-            # Without a record only the leader is decided: the state may be from before a follower's request.
-            if not self._validate(call, group) or leader.is_done or group.is_full:
+        builder = self._new_builder(self._refresh_for_commit(leader))
+        for request in self._queue.eligible_for(leader):
+            # Without a record only the leader is decided: the state may be older than a follower's request.
+            if not self._validate(request, builder) or leader.is_done or builder.is_full:
                 break
-        return group
+        return builder
 
-    def _refresh_for_commit(self, call: PendingCommit) -> TableState:
+    def _refresh_for_commit(self, request: PendingCommit) -> TableState:
         """Return the latest state. If an earlier put may still be stored, a failed read leaves its outcome unknown."""
         try:
             return self._refresh(must_check_history=self._is_local)
         except StorageError as error:
-            if not may_still_be_stored(call, self._storage):
+            if not may_still_be_stored(request, self._storage):
                 raise
             raise CommitStateUnknownError(
-                f"commit to {self._storage.url} failed, then its log could not be read: {error}; look at $commits "
+                f"commit to {self._storage.url} failed, then its log could not be read: {error}; check $commits "
                 "before writing the rows again",
             ) from error
 
@@ -327,34 +329,34 @@ class CommitLog:
             before, Record(number, self._table_uuid, "", time_ms, (), after=before.attempt, author=author)
         )
 
-    def _validate(self, call: PendingCommit, group: RecordBuilder) -> bool:
+    def _validate(self, request: PendingCommit, builder: RecordBuilder) -> bool:
         """Add the request to the record, or set its result or error. Return whether the record has room for more.
 
         A request that is decided by the requests before it in the record stays undecided until that record is stored.
         """
-        before = group.before
-        outcome: CommitResult | None = None
+        before = builder.before
+        result: CommitResult | None = None
         try:
-            if call.landed is not None:  # a put that timed out reached the store
-                outcome = require_durable(self._storage, self._table_uuid, call, call.landed)
-            elif (entry := find_stored_transaction(group.state, call.transaction)) is not None:
-                outcome = CommitResult(before, before, entry)
-            elif actions := tuple(group.plan(call)):
-                require_actions_allowed(group.state, actions, call.transaction)
-                self._require_stored(before, actions, call.staged_ms)
-                return group.add(call, actions)
+            if request.stored_result is not None:  # a put that timed out reached the store
+                result = require_durable(self._storage, self._table_uuid, request, request.stored_result)
+            elif (entry := find_stored_transaction(builder.state, request.transaction)) is not None:
+                result = CommitResult(before, before, entry)
+            elif actions := tuple(builder.plan(request)):
+                require_actions_allowed(builder.state, actions, request.transaction)
+                self._require_stored(before, actions, request.staged_ms)
+                return builder.add(request, actions)
             else:
-                outcome = CommitResult(before, before)
+                result = CommitResult(before, before)
         except Exception as error:  # noqa: BLE001 - a rejected request fails alone
-            if not group.members:
-                call.error = rejection_error(error, call, self._storage)
+            if not builder.requests:
+                request.error = rejection_error(error, request, self._storage)
             return True
-        if call.landed is not None or not group.members:
-            call.outcome = outcome
+        if request.stored_result is not None or not builder.requests:
+            request.result = result
         return True
 
     def _require_stored(self, before: TableState, actions: Sequence[Action], staged_ms: int) -> None:
-        """Check that the files that a record names were not removed by a restore since they were staged.
+        """Require that a restore has not removed the staged files that a record names.
 
         Raises `DifferentHistoryError`, `CommitConflictError`.
         """
@@ -363,36 +365,36 @@ class CommitLog:
             self._require_same_history(before, is_certain=self._is_local)
             require_stored(self._storage, before, uuids)
 
-    def _put_group(self, group: RecordBuilder) -> None:
+    def _put_group(self, builder: RecordBuilder) -> None:
         """Put the record and set the result, failure or conflict of each of its requests."""
-        members = group.members
-        record = group.record(members[0].attempt if len(members) == 1 else self._world.ids.new_uuid())
-        for member in members:
-            member.unanswered += 1  # stays so if this thread is interrupted
+        requests = builder.requests
+        record = builder.record(requests[0].attempt if len(requests) == 1 else self._world.ids.new_uuid())
+        for request in requests:
+            request.unanswered += 1  # not decremented if this thread is interrupted
         try:
-            stored, failure = self._put_record(record, group.body)
+            stored, failure = self._put_record(record, builder.body)
             is_mine = stored is not None and stored.attempt == record.attempt
-            state = self._state_after_put(group.before, stored) if stored is not None and is_mine else None
+            state = self._state_after_put(builder.before, stored) if stored is not None and is_mine else None
         except CommitStateUnknownError as error:
-            for member in members:
-                if member.transaction is not None and self._state is None:  # the next state shows its outcome
-                    self._queue.rename(member, self._world.ids.new_uuid())
+            for request in requests:
+                if request.transaction is not None and self._state is None:  # the next state shows its outcome
+                    self._queue.renew_attempt(request, self._world.ids.new_uuid())
                 else:
-                    member.error = error_for_attempt(error, record.attempt, member.attempt)
+                    request.error = error_for_attempt(error, record.attempt, request.attempt)
             return
-        for member in members:
+        for request in requests:
             if stored is None:
-                member.failures += 1
-                member.rejections += isinstance(failure, StorageRefusedError)
-                member.failure = failure and error_for_attempt(failure, record.attempt, member.attempt)
+                request.failures += 1
+                request.rejections += isinstance(failure, StorageRefusedError)
+                request.failure = failure and error_for_attempt(failure, record.attempt, request.attempt)
             elif not is_mine:
-                member.conflicts, member.has_unchecked_race = member.conflicts + 1, True
-                member.failure = failure and error_for_attempt(failure, record.attempt, member.attempt)
+                request.conflicts, request.has_unchecked_race = request.conflicts + 1, True
+                request.failure = failure and error_for_attempt(failure, record.attempt, request.attempt)
             elif state is None:  # the record is void
-                self._queue.rename(member, self._world.ids.new_uuid())
+                self._queue.renew_attempt(request, self._world.ids.new_uuid())
             else:
-                member.outcome = member.landed
-            member.unanswered -= 1
+                request.result = request.stored_result
+            request.unanswered -= 1
 
     def _put_record(self, record: Record, body: RecordBody) -> tuple[Record | None, StorageError | None]:
         """Put the record if its number is free: **the commit point**.
@@ -419,18 +421,18 @@ class CommitLog:
     def _state_after_put(self, before: TableState, stored: Record) -> TableState | None:
         """Return the state after this process's record; None if the record is void, so that nothing was written.
 
-        A floor above the record leaves two cases. It was raised after the put: the record is in the log. Or the number
-        was free again because the log's record there had been deleted: this one is void. Later records decide, not the
-        clock.
+        There are two cases if the low watermark is above the record. Either it was raised after the put, and the record
+        is in the log. Or the number was free because an earlier record had been deleted, and this record is void. Later
+        records decide, not the clock.
         """
-        waited_ms = self._world.clock.boot_ms() - self._floor_checked_ms
+        waited_ms = self._world.clock.boot_ms() - self._watermark_checked_ms
         try:
-            if waited_ms > FLOOR_CHECK_MS or self._is_local:
+            if waited_ms > WATERMARK_CHECK_MS or self._is_local:
                 # On a local disk the read is cheap, and the grace period is measured by a clock that jumps.
-                self.refresh_floor()
+                self.refresh_low_watermark()
             relation = HistoryRelation.SAME
-            if self._floor > stored.number:  # another thread of this process may have read the floor
-                relation = self._relation_below_floor(stored)
+            if self._low_watermark > stored.number:  # another thread of this process may have read it
+                relation = self._relation_below_watermark(stored)
         except (StorageError, CorruptDataError) as error:
             self._state = None
             raise unknown_outcome_error(self._storage.url, stored, str(error)) from error
@@ -441,20 +443,20 @@ class CommitLog:
             raise unknown_outcome_error(self._storage.url, stored, "the records after it are deleted")
         return None
 
-    def _relation_below_floor(self, stored: Record) -> HistoryRelation:
-        """Return the relation to the log of a record that this process put, and that lies below the floor.
+    def _relation_below_watermark(self, stored: Record) -> HistoryRelation:
+        """Return the relation to the log of a record of this process below the low watermark.
 
-        The record after it names its attempt. If that one is deleted, a checkpoint may still have the attempt. The
-        result is `UNKNOWN` if neither does: then the grace period has passed since the put, or the record was void from
-        the start. Raises `StorageError`, `CorruptDataError`.
+        The next record names the attempt that it follows. If the next record is deleted, a checkpoint may still have
+        the attempt. If neither shows it, the result is `UNKNOWN`: the grace period has passed since the put, or the
+        record was void from the start. Raises `StorageError`, `CorruptDataError`.
         """
-        if self._floor >= DROPPED_FLOOR:
+        if self._low_watermark >= DROPPED_WATERMARK:
             return HistoryRelation.OTHER
         ahead = Prefetch(self._storage)
         try:
             following, _ = read_record(self._storage, self._table_uuid, stored.number + 1, ahead)
         except ObjectNotFoundError:
-            checkpoint, _ = load_start_state(self._storage, self._table_uuid, self._floor - 1, ahead)
+            checkpoint, _ = load_start_state(self._storage, self._table_uuid, self._low_watermark - 1, ahead)
             mark = HistoryPoint(stored.number, stored.attempt)
             return HistoryRelation.UNKNOWN if checkpoint is None else checkpoint.state.anchors.relation(mark)
         if following.after is None:
@@ -462,11 +464,12 @@ class CommitLog:
         return HistoryRelation.SAME if following.after == stored.attempt else HistoryRelation.OTHER
 
     def _advance(self, before: TableState, stored: Record) -> TableState:
-        """Move to the state after a record of this process. The results are set first, because an interrupted thread
-        must not leave a state whose results are lost.
+        """Advance to the state after a record of this process.
+
+        The results are set before the state, so that an interrupt between the two loses no result.
         """
         state = fold(before, stored)
-        self._queue.landed(dict(results_of_record(before, state, stored)))
+        self._queue.set_stored_results(dict(results_of_record(before, state, stored)))
         self._state = state
         self._history_checked_ms = self._world.clock.boot_ms()
         return state
@@ -476,8 +479,8 @@ class CommitLog:
     def _refresh(self, *, must_check_history: bool, at_most: int | None = None) -> TableState:
         """Read the log to its tail.
 
-        The loop starts again at a checkpoint if records that the state in memory needs were deleted. With
-        ``must_check_history`` the last record is checked whatever its age.
+        If records after the state in memory were deleted, the loop starts again at a checkpoint. With
+        ``must_check_history`` the last record is checked even if it was checked recently.
         """
         with self._lock:
             if self._restored_message is not None:
@@ -488,14 +491,16 @@ class CommitLog:
                 self._prefetched, ahead = None, prefetched.ahead
                 start = self._state or self._load_start(ahead)
                 read_from = start.version + 1 if start is not None else 1
-                own: dict[str, CommitResult] = {}
+                own_results: dict[str, CommitResult] = {}
                 damage: CorruptDataError | None = None
                 state, self._read_rows = start, RecentRows()
                 try:
-                    state = self._fold_to_tail(start, own, ahead, None if is_opening else at_most)
+                    state = self._fold_to_tail(start, own_results, ahead, None if is_opening else at_most)
                 except CorruptDataError as error:
                     damage = error
-                if not is_opening and start is not None and state is start:  # may read the floor, compared below
+                if (
+                    not is_opening and start is not None and state is start
+                ):  # may read the low watermark, compared below
                     self._require_same_history(start, is_certain=must_check_history or damage is not None)
                 if is_opening and state is not None:
                     ahead.expect([commit_key(self._table_uuid, state.version + 2)])
@@ -507,38 +512,43 @@ class CommitLog:
                             f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
                         )
                     if is_opening:
-                        state = self._require_no_gap(state, own, ahead)
+                        state = self._require_no_gap(state, own_results, ahead)
                     if state is not start:
                         self._history_checked_ms = self._world.clock.boot_ms()
-                    self._queue.confirm_races()
-                    self._queue.landed(own)
+                    self._queue.mark_races_checked()
+                    self._queue.set_stored_results(own_results)
                     self._state, self._recent_rows = state, self._recent_rows.before(self._read_rows)
                     return state
-                if self._floor >= DROPPED_FLOOR:
+                if self._low_watermark >= DROPPED_WATERMARK:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
                 self._state = None  # needed records were deleted
-            raise no_checkpoint_error(self._storage, self._table_uuid, self._floor, self._damaged_checkpoints)
+            raise no_checkpoint_error(self._storage, self._table_uuid, self._low_watermark, self._damaged_checkpoints)
 
     def _load_start(self, ahead: Prefetch) -> TableState | None:
         """Return the state of the latest checkpoint; None to read from the first record."""
         self._queue.fail_unresolved(self._storage.url)
         checkpoint, self._damaged_checkpoints = load_start_state(
-            self._storage, self._table_uuid, self._floor - 1, ahead
+            self._storage, self._table_uuid, self._low_watermark - 1, ahead
         )
         return self._adopt_checkpoint(checkpoint) if checkpoint is not None else None
 
     def _adopt_checkpoint(self, checkpoint: Checkpoint) -> TableState:
         self._checkpointing.note_start(checkpoint)
-        if checkpoint.floor_index > self._floor_index:
-            self._floor_index, self._floor = checkpoint.floor_index, max(self._floor, checkpoint.floor)
+        if checkpoint.watermark_index > self._watermark_index:
+            self._watermark_index = checkpoint.watermark_index
+            self._low_watermark = max(self._low_watermark, checkpoint.low_watermark)
         return checkpoint.state
 
     def _fold_to_tail(
-        self, state: TableState | None, own: dict[str, CommitResult], ahead: Prefetch, at_most: int | None = None
+        self,
+        state: TableState | None,
+        own_results: dict[str, CommitResult],
+        ahead: Prefetch,
+        at_most: int | None = None,
     ) -> TableState | None:
-        """Return the state at the tail, and add the results of this process's queued attempts to ``own``.
+        """Return the state at the tail, and add the results of this process's queued attempts to ``own_results``.
 
-        A process that is far behind continues at a later checkpoint instead of reading every record.
+        A process that lags far behind the tail continues at a later checkpoint instead of reading every record.
         """
         previous, number = self._state, state.version + 1 if state is not None else 1
         for record in records_from(
@@ -546,17 +556,17 @@ class CommitLog:
         ):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._queue for part in record.attempts):
-                own.update(results_of_record(before, state, record))
-            if previous is not None:  # a stored attempt of this process comes first
+                own_results.update(results_of_record(before, state, record))
+            if previous is not None:  # the record of an own attempt is never skipped: it is the next one
                 later = find_later_checkpoint(ahead, self._table_uuid, state.version - previous.version, state.version)
                 if later is not None:
-                    return self._fold_to_tail(self._adopt_checkpoint(later), own, ahead)
+                    return self._fold_to_tail(self._adopt_checkpoint(later), own_results, ahead)
         return state
 
-    def _require_no_gap(self, state: TableState, own: dict[str, CommitResult], ahead: Prefetch) -> TableState:
+    def _require_no_gap(self, state: TableState, own_results: dict[str, CommitResult], ahead: Prefetch) -> TableState:
         """Return the state at the tail. Raise `CorruptDataError` if a record is missing and later ones exist."""
         while has_record(ahead, self._table_uuid, state.version + 2):
-            tail, state = state.version, self._fold_to_tail(state, own, Prefetch(self._storage)) or state
+            tail, state = state.version, self._fold_to_tail(state, own_results, Prefetch(self._storage)) or state
             if state.version == tail:
                 raise CorruptDataError(
                     f"{url_of(self._storage, commit_key(self._table_uuid, tail + 1))} is missing although records "
@@ -567,15 +577,14 @@ class CommitLog:
     def _require_same_history(self, state: TableState, *, is_certain: bool) -> None:
         """Raise `DifferentHistoryError` if the last record of this process is no longer the stored one."""
         now_ms = self._world.clock.boot_ms()
-        if not is_certain and now_ms - self._history_checked_ms <= FLOOR_CHECK_MS:
+        if not is_certain and now_ms - self._history_checked_ms <= WATERMARK_CHECK_MS:
             return
         if not self._has_last_record(state):
             where = url_of(self._storage, commit_key(self._table_uuid, state.version))
             self._restored_message = (
                 f"{state.name} ({state.table_uuid}): this process read record {state.version} of attempt "
-                f"{state.attempt}, and {where} is not that record now: the table was restored from a backup, or "
-                "another copy was put in its place. Nothing was written. Open the table again; running streams must "
-                "be restarted"
+                f"{state.attempt}, but {where} is another record now: the table was restored from a backup, or "
+                "replaced by another copy. Nothing was written. Open the table again; restart running streams"
             )
             raise DifferentHistoryError(self._restored_message)
         self._history_checked_ms = now_ms
@@ -586,35 +595,35 @@ class CommitLog:
         The common case reads only the head of the record: on a local disk this check runs before each commit.
         """
         newest = state.anchors.newest
-        if newest is None or newest.number < self.refresh_floor():
+        if newest is None or newest.number < self.refresh_low_watermark():
             return True
-        if begins_as(self._storage, self._table_uuid, newest.number, newest.attempt):
+        if starts_with_attempt(self._storage, self._table_uuid, newest.number, newest.attempt):
             return True
         stored_attempt = read_attempt(self._storage, self._table_uuid, newest.number)
         if stored_attempt is not None:
             return stored_attempt == newest.attempt
         if has_record(self._storage, self._table_uuid, newest.number):
             return True  # damaged: the next reader that needs the record raises
-        return newest.number < self.refresh_floor()
+        return newest.number < self.refresh_low_watermark()
 
     def _may_trust_records_from(self, read_from: int, prefetched: PrefetchedLog | None) -> bool:
-        """Return whether no record from ``read_from`` on can have been deleted.
+        """Return whether no record with the number ``read_from`` or a later one can have been deleted.
 
-        A floor that an opener prefetched is valid as long as any other.
+        A prefetched low watermark remains valid as long as any other.
         """
         now_ms = self._world.clock.boot_ms()
-        if prefetched is not None and now_ms - prefetched.since_ms <= FLOOR_CHECK_MS:
-            self._check_floor(prefetched.since_ms, prefetched.ahead)
-        elif self._state is None or now_ms - self._floor_checked_ms > FLOOR_CHECK_MS:
-            self.refresh_floor()
-        return self._floor <= read_from
+        if prefetched is not None and now_ms - prefetched.since_ms <= WATERMARK_CHECK_MS:
+            self._read_low_watermark(prefetched.since_ms, prefetched.ahead)
+        elif self._state is None or now_ms - self._watermark_checked_ms > WATERMARK_CHECK_MS:
+            self.refresh_low_watermark()
+        return self._low_watermark <= read_from
 
-    def _check_floor(self, checked_ms: int, ahead: Prefetch | None = None) -> int:
-        index, floor = find_newest_floor(self._storage, self._table_uuid, self._floor_index, ahead=ahead)
-        if floor is not None:
-            self._floor_index, self._floor = index, max(self._floor, floor.floor)
-        self._floor_checked_ms = checked_ms
-        return self._floor
+    def _read_low_watermark(self, checked_ms: int, ahead: Prefetch | None = None) -> int:
+        index, latest = find_latest_watermark(self._storage, self._table_uuid, self._watermark_index, ahead=ahead)
+        if latest is not None:
+            self._watermark_index, self._low_watermark = index, max(self._low_watermark, latest.number)
+        self._watermark_checked_ms = checked_ms
+        return self._low_watermark
 
     @property
     def _is_local(self) -> bool:
@@ -624,79 +633,79 @@ class CommitLog:
 
 def different_history_error(table: str, mark: HistoryPoint, who: str) -> DifferentHistoryError:
     return DifferentHistoryError(
-        f"{who} at record {mark.number} of attempt {mark.attempt}, which the log of {table} does not have: the table "
-        "was restored from a backup. Nothing was written; run it again on the table as it is now"
+        f"{who} at record {mark.number} of attempt {mark.attempt}, which is missing from the log of {table}: the table "
+        "was restored from a backup. Nothing was written; retry with the current table"
     )
 
 
 def terminal_error(
-    call: PendingCommit, storage: Storage, table_uuid: str, *, has_failed: bool
+    request: PendingCommit, storage: Storage, table_uuid: str, *, has_failed: bool
 ) -> StreamhouseError | None:
     """Return the error of a request that must not be retried; None to retry.
 
-    The caller holds the log's lock, so that no other thread commits the request afterwards. ``has_failed`` says that
-    the last put was one of its failures.
+    The caller holds the log's lock, so that no other thread commits the request afterwards. ``has_failed`` says whether
+    the last put failed.
     """
-    failures, failure, url = call.failures, call.failure, storage.url
-    if has_failed and call.is_rejected_by_store:
+    failures, failure, url = request.failures, request.failure, storage.url
+    if has_failed and request.is_rejected_by_store:
         return failure
     if failures >= FAILURES_MAX and failure is not None:
-        if not may_still_be_stored(call, storage):
+        if not may_still_be_stored(request, storage):
             return failure
         return CommitStateUnknownError(  # a request in flight may still store it
-            f"commit to {url} failed {failures} times, and the record is not there now: {failure}; look at $commits "
+            f"commit to {url} failed {failures} times, and the record is not stored yet: {failure}; check $commits "
             "before writing the rows again",
         )
-    if call.conflicts >= CONFLICTS_MAX:
+    if request.conflicts >= CONFLICTS_MAX:
         error = CommitConflictError(
-            f"commit to {url}/{commits_prefix(table_uuid)} lost {call.conflicts} races in a row; nothing was written, "
-            "try again or write fewer, larger batches",
+            f"commit to {url}/{commits_prefix(table_uuid)} lost {request.conflicts} races in a row; nothing was "
+            "written, retry, or write fewer, larger batches",
         )
-        return rejection_error(error, call, storage)
+        return rejection_error(error, request, storage)
     return None
 
 
-def may_still_be_stored(call: PendingCommit, storage: Storage) -> bool:
+def may_still_be_stored(request: PendingCommit, storage: Storage) -> bool:
     """Return whether an attempt that is not in the log may still be stored.
 
-    A request to the store that timed out may store it, or an interrupted thread. A local disk has no requests in
+    An interrupted thread may store it, or a request to the store that timed out. A local disk has no requests in
     flight.
     """
-    return call.unanswered > 0 or (call.may_be_in_flight and storage.local_path("") is None)
+    return request.unanswered > 0 or (request.may_be_in_flight and storage.local_path("") is None)
 
 
-def rejection_error(error: E, call: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
+def rejection_error(error: E, request: PendingCommit, storage: Storage) -> E | CommitStateUnknownError:
     """Return the error to raise for a request that the latest state rejects with ``error``.
 
     A conflict promises that nothing was written. That promise cannot be made while an interrupted thread may have
     stored the attempt. Every other rejection depends on the state alone and holds for that attempt too.
     """
-    if not call.unanswered or not isinstance(error, CommitConflictError):
+    if not request.unanswered or not isinstance(error, CommitConflictError):
         return error
     unknown = CommitStateUnknownError(
-        f"commit to {storage.url} conflicts ({error}), and the thread that first wrote it was interrupted; look for "
-        f"attempt {call.attempt} in $commits before writing the rows again",
+        f"commit to {storage.url} conflicts ({error}), and the thread that first wrote it was interrupted; search "
+        f"$commits for attempt {request.attempt} before writing the rows again",
     )
     unknown.__cause__ = error
     return unknown
 
 
-def require_durable(storage: Storage, table_uuid: str, call: PendingCommit, landed: CommitResult) -> CommitResult:
-    """Return the result of an attempt that was found in the log, after its record was synced to disk."""
-    if call.unanswered:
+def require_durable(storage: Storage, table_uuid: str, request: PendingCommit, result: CommitResult) -> CommitResult:
+    """Return the result of an attempt that was found in the log, after syncing its record to disk."""
+    if request.unanswered:
         try:
-            storage.ensure_durable(commit_key(table_uuid, landed.state.version))
+            storage.ensure_durable(commit_key(table_uuid, result.state.version))
         except StorageError as error:
-            raise not_durable_error(storage.url, landed.state.version, call.attempt, error) from error
-    return landed
+            raise not_durable_error(storage.url, result.state.version, request.attempt, error) from error
+    return result
 
 
 def require_known_outcome(record: Record, result: PutResult[Record], url: str) -> None:
-    """Raise `CommitStateUnknownError` if it is unknown whose record is stored, or whether it survives a power loss."""
+    """Raise `CommitStateUnknownError` if the put may have stored the record, or the record may not be durable."""
     if result.outcome is PutOutcome.UNREADABLE:
         raise CommitStateUnknownError(
-            f"commit of record {record.number} to {url}: the record cannot be read back ({result.read_error}); look "
-            f"for attempt {record.attempt} in $commits before writing the rows again",
+            f"commit of record {record.number} to {url}: the record cannot be read back ({result.read_error}); search "
+            f"$commits for attempt {record.attempt} before writing the rows again",
         ) from result.read_error
     if result.outcome is PutOutcome.NOT_DURABLE:
         raise not_durable_error(url, record.number, record.attempt, result.failure) from result.read_error
@@ -705,15 +714,15 @@ def require_known_outcome(record: Record, result: PutResult[Record], url: str) -
 def not_durable_error(url: str, number: int, attempt: str, failure: Exception | None) -> CommitStateUnknownError:
     """Return the error of a record that is visible but may be lost by a power loss."""
     return CommitStateUnknownError(
-        f"record {number} of {url} is visible but may not survive a power loss ({failure}); check the disk, then look "
-        f"for attempt {attempt} in $commits",
+        f"record {number} of {url} is visible but may not survive a power loss ({failure}); check the disk, then "
+        f"search $commits for attempt {attempt}",
     )
 
 
 def unknown_outcome_error(url: str, stored: Record, reason: str) -> CommitStateUnknownError:
-    """Return the error of a record that was put below a floor, so that it may not be part of the log."""
+    """Return the error of a record below the low watermark, which may be void."""
     return CommitStateUnknownError(
-        f"commit of record {stored.number} to {url} took so long that its record may be void, and whether it is "
-        f"cannot be read ({reason}); look for attempt {stored.attempt} in $commits, or for its rows, "
+        f"commit of record {stored.number} to {url} took so long that the record may be void, and the records that "
+        f"show it cannot be read ({reason}); search $commits for attempt {stored.attempt}, or the table for its rows, "
         "before writing them again",
     )

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import SetArchive
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.record import Record, read_record
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -40,8 +40,8 @@ LOGGED_ACTIONS: Final = (
     SetArchive,
     PartitionDropRows,
 )
-"""Actions that change neither columns nor rows, except for the changes that the log itself has. A lake snapshot may
-have lost partitions: its ``dropped_rows`` shows it.
+"""Actions that change neither columns nor rows, except for changes that are in the log. A `TieredSnapshot` may be one
+from which partitions were dropped; its ``dropped_rows`` shows this.
 """
 
 
@@ -53,24 +53,23 @@ class Commit:
 
 
 def compute_display_times_us(times_ms: Sequence[int], after_us: int | None = None) -> npt.NDArray[np.int64]:
-    """Return the display times of consecutive commits: each commit's own time, or one microsecond after the previous
-    display time if that is later.
+    """Return the display times of consecutive commits: the commit time, but at least 1 µs after the previous one.
 
     ``after_us`` is the display time of the commit before them.
     """
     steps = np.arange(len(times_ms), dtype=np.int64)
-    own = np.array(times_ms, np.int64) * 1000 - steps
-    if after_us is not None and len(own):
-        own[0] = max(int(own[0]), after_us + 1)
-    shown: npt.NDArray[np.int64] = np.maximum.accumulate(own) + steps
-    return shown
+    times_us = np.array(times_ms, np.int64) * 1000 - steps
+    if after_us is not None and len(times_us):
+        times_us[0] = max(int(times_us[0]), after_us + 1)
+    display_times_us: npt.NDArray[np.int64] = np.maximum.accumulate(times_us) + steps
+    return display_times_us
 
 
 def iter_records_backwards(storage: Storage, state: TableState) -> Iterator[Record]:
-    """Yield the records from the state's last one backwards, as far as they are retained.
+    """Yield the retained records from the state's last record backwards.
 
-    Each record names the attempt before it. A record that a slow writer put below a floor, where one was deleted, is
-    therefore recognised without reading the floor.
+    Each record names the attempt before it. A record that a slow writer put under a deleted number is therefore
+    recognised without reading the low watermark.
     """
     ahead = Prefetch(storage)
     expected: str | None = state.attempt
@@ -95,9 +94,10 @@ def _may_have_later_time(record: Record, newer: list[Record], first: int) -> boo
 def read_commits(
     storage: Storage, state: TableState, first: int, last: int, after_us: int | None = None
 ) -> tuple[list[Commit], int]:
-    """Read the records from ``first`` to ``last``, and those before them that their display times depend on.
+    """Return the commits from ``first`` to ``last``, with display times, and the first record that was reached.
 
-    Also returns the first record that was reached: later than ``first`` if earlier ones expired.
+    The first record that was reached is later than ``first`` if earlier records have expired. Also reads the records
+    before ``first`` on which the display times depend, unless ``after_us`` is given.
     """
     records: list[Record] = []
     reached = state.version + 1
@@ -115,12 +115,12 @@ def read_commits(
     num_skipped = max(0, first - records[0].number)
     if after_us is not None:
         records, num_skipped = records[num_skipped:], 0
-    shown = compute_display_times_us([record.time_ms for record in records], after_us).tolist()
-    return [Commit(record, time_us) for record, time_us in zip(records, shown, strict=True)][num_skipped:], reached
+    times_us = compute_display_times_us([record.time_ms for record in records], after_us).tolist()
+    return [Commit(record, time_us) for record, time_us in zip(records, times_us, strict=True)][num_skipped:], reached
 
 
 def find_partition_drop(actions: Sequence[act.Action]) -> PartitionDropRows | None:
-    """Return the action about rows of dropped partitions; None if there is none."""
+    """Return the first action that records rows of dropped partitions; None if there is none."""
     return next((action for action in actions if isinstance(action, PartitionDropRows)), None)
 
 
@@ -136,10 +136,10 @@ def iter_deletions(record: Record) -> Iterator[DeleteRows]:
 def has_dropped_rows(
     before: act.TieredSnapshot | None, after: act.TieredSnapshot, deleted: Mapping[int, OffsetSet]
 ) -> bool:
-    """Return whether a snapshot misses rows of the one recorded ``before`` that no record deleted.
+    """Return whether rows of the snapshot ``before`` are missing from the next snapshot, but no record deleted them.
 
-    Both are of one truncation. ``deleted`` are the rows that records deleted, as far as known. A round that continues
-    with rows of earlier records misses those among them, and names no newer record.
+    No truncation lies between the snapshots. ``deleted`` are the known rows that records deleted. A round that only
+    tiers rows of earlier records omits the deleted rows among them, and applies no newer record.
     """
     dropped_rows, applied_through, offsets = (
         (before.dropped_rows, before.applied_through, before.offsets) if before else (0, 0, {})
@@ -157,8 +157,8 @@ class Deleted(NamedTuple):
     commit: int
     rows: Mapping[int, OffsetSet]
     """Bucket → offsets."""
-    num_of_files: int
-    """Rows of lake files without offsets."""
+    num_file_rows: int
+    """Number of deleted rows of lake files, which have no offsets."""
 
 
 def has_dropped_adopted_rows(
@@ -167,11 +167,11 @@ def has_dropped_adopted_rows(
     deleted: Mapping[int, OffsetSet],
     named: Iterable[Deleted],
 ) -> bool:
-    """Return the same as `has_dropped_rows`, for a table that adopted a lake table.
+    """Return the result of `has_dropped_rows` for a table that adopted a lake table.
 
-    Adopted rows have no offsets. Each missing row must therefore be deleted by a record that this snapshot is the first
-    to apply, or be one of its new rows. ``named`` has all records after those that ``before`` applied. Rows without
-    offsets of dropped partitions are counted separately.
+    Adopted rows have no offsets. A missing row must therefore be deleted by a record that ``after`` is the first
+    snapshot to apply, or be one of its new rows. ``named`` contains all records after those that ``before`` applied.
+    Rows of dropped partitions without offsets are counted separately.
     """
     if after.dropped_without_offsets > (before.dropped_without_offsets if before is not None else 0):
         return True
@@ -184,4 +184,4 @@ def has_dropped_adopted_rows(
     for bucket, runs in (item for deletion in newer for item in deletion.rows.items()):
         parts.setdefault(bucket, []).append(runs)
     num_rows = sum(OffsetSet.merged(runs).num_rows for runs in parts.values())
-    return after.dropped_rows - dropped_rows > num_rows + sum(deletion.num_of_files for deletion in newer)
+    return after.dropped_rows - dropped_rows > num_rows + sum(deletion.num_file_rows for deletion in newer)

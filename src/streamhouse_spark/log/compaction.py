@@ -1,11 +1,11 @@
-"""Log compaction: merges adjacent small segments into large ones. Offsets, rows and commit times stay.
+"""Log compaction: merges adjacent small segments into large segments with the same rows, offsets and commit times.
 
-With many buckets, segments that are still small then share objects (`log/segments/multi_bucket_writer.py`).
+With many buckets the merged segments may still be small. They then share objects
+(`log/segments/multi_bucket_writer.py`).
 
-Inline rows are merged by the writer that commits after `INLINE_RECORDS_MAX` records with inline rows, or
-`INLINE_LIVE_BYTES_MAX` of them, because such records cannot be deleted. Small objects are merged by maintenance.
-**Commit point:** one record of replace actions. A crash before it leaves orphans; a lost race over the inputs loses the
-work, not the rows.
+Records with live inline rows cannot be deleted. After `INLINE_RECORDS_MAX` such records, or `INLINE_LIVE_BYTES_MAX` of
+inline rows, the next writer merges the inline rows. Maintenance merges small objects. **Commit point:** one record of
+replace actions. A crash before it leaves orphans. A lost race over the inputs loses the work, not the rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
 INLINE_RECORDS_MAX = 64
 INLINE_LIVE_BYTES_MAX = 64 << 20
-"""Limit of live inline bytes: a merge holds the records that it merges, and opening the table reads some of them."""
+"""Limit of live inline bytes. A merge holds the merged records in memory, and opening the table reads some records."""
 INLINE_CHECK_INTERVAL = 8
 SMALL_SEGMENT_BYTES = 8 << 20
 MERGED_BYTES_MAX = 64 << 20
@@ -49,7 +49,7 @@ SMALL_RUN_MIN = 8
 
 
 Part = tuple[Segment, OffsetRange]
-"""A segment, and the offsets of it that are used."""
+"""A segment, and a range of its offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +73,21 @@ class CompactionRun:
 
 
 def is_inline_merge_due(state: TableState) -> bool:
-    """Return whether the writer of this state's last record should merge. Few record numbers are checked: most states
-    have too little to merge.
-    """
+    """Return whether the writer of the state's last record should merge. Only every few records are checked."""
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
     return has_much_inline(state)
 
 
 def has_much_inline(state: TableState, times: int = 1) -> bool:
-    """Return whether inline rows reach the limits for a merge, or ``times`` as much."""
+    """Return whether inline rows reach ``times`` the limits for a merge."""
     inline = [s for s in state.live_segments() if s.inline is not None]
     is_many = len({s.commit for s in inline}) >= times * INLINE_RECORDS_MAX
     return is_many or sum(s.size_bytes for s in inline) >= times * INLINE_LIVE_BYTES_MAX
 
 
 def plan_inline_merge(state: TableState) -> list[CompactionRun]:
-    """Return all runs of inline segments, whatever their length: afterwards no record holds live rows."""
+    """Return all runs of inline segments. After the merge no record holds live rows."""
     return [
         CompactionRun(bucket, run)
         for bucket, log in state.buckets.items()
@@ -126,9 +124,9 @@ def _pack_segments(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]
 def merge(
     log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
 ) -> int:
-    """Write the merged segments and commit them. Return the number of replaced segments; 0 after a lost race.
+    """Write the merged segments and commit them. Return the number of replaced segments.
 
-    Nothing is replaced either if the merge took so long that its output was condemned.
+    It is 0 after a lost race, or if the merge took so long that its output was condemned.
     """
     if not runs:
         return 0
@@ -159,7 +157,7 @@ def merge(
         )
 
     committed = log.commit(plan, staged_ms=began_ms)
-    return sum(len(r.segments) for r in runs) if committed.state is not committed.before else 0
+    return sum(len(r.segments) for r in runs) if committed.wrote else 0
 
 
 def _is_still_live(state: TableState, run: CompactionRun) -> bool:
@@ -179,9 +177,9 @@ def write_runs(
     records: InlineRecords,
     commit: int,
 ) -> list[Segment]:
-    """Write one segment per run to an object, which they share if there are several. Durable when this returns.
+    """Write one segment per run to one object. The segments are durable when this returns.
 
-    A run has consecutive parts of segments of one schema, which ``records`` must expect.
+    A run has consecutive parts of segments of one schema. The caller has announced the segments to ``records``.
     """
     segments = []
     with create_shared(storage, state.table_uuid, uuid) as sink:
@@ -204,10 +202,7 @@ def write_merged(
     sink: Sink,
     records: InlineRecords,
 ) -> Segment:
-    """Write one segment of these consecutive parts of segments of one schema.
-
-    Rows are read and written batch by batch, so that only a few batches are in memory.
-    """
+    """Write consecutive parts of segments of one schema as one segment, with only a few batches in memory."""
     summary = RowSummary(options.stats_columns, options.partition_by)
     batches = (
         part.batch
@@ -241,7 +236,7 @@ def write_merged(
 
 
 def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows in record batches of about 64k rows, or 64 MiB. Larger batches pass unchanged."""
+    """Yield the rows in record batches of about 64k rows, or 64 MiB. Larger batches are not cut."""
     waiting: list[pa.RecordBatch] = []
     num_rows = num_bytes = 0
     for batch in batches:
@@ -256,9 +251,7 @@ def _concat_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> list[tuple[int, int]]:
-    """Return pairs of a row number, counted from ``start``, and the commit time from there on, for a part
-    of a segment.
-    """
+    """Return the commit times of a part of a segment, each with its first row, counted from the offset ``start``."""
     starts, times_ms = segment.time_runs
     begins = segment.base_offset + starts
     ends = np.append(begins[1:], segment.end_offset)
@@ -268,12 +261,12 @@ def _encode_time_runs(segment: Segment, offsets: OffsetRange, start: int) -> lis
 
 
 def _update_pairs(parts: Sequence[Part], start: int) -> tuple[tuple[int, int], ...]:
-    """Return the rows, counted from ``start``, that are after-images of updates, as half-open ranges."""
+    """Return half-open ranges of rows that are after-images of updates, counted from the offset ``start``."""
     runs = OffsetSet.concat([segment.updated_rows.within(offsets) for segment, offsets in parts])
     firsts = runs.starts - start
     return tuple(zip(firsts.tolist(), (firsts + runs.lengths).tolist(), strict=True))
 
 
 def _distinct_times(times: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the times without runs that only repeat the time before them."""
+    """Return the times without repetitions of the time before."""
     return [run for i, run in enumerate(times) if i == 0 or run[1] != times[i - 1][1]]

@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.types import is_unicode
-from streamhouse_spark.errors import DifferentHistoryError, FormatVersionError, InvalidOptionError, quote
+from streamhouse_spark.core.types import CONSUMER_EPOCHS, is_unicode
+from streamhouse_spark.errors import (
+    ConsumerFencedError,
+    DifferentHistoryError,
+    FormatVersionError,
+    InvalidOptionError,
+    quote,
+)
 from streamhouse_spark.log.actions import Action, CommitConsumerOffset
+from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 VERSION = 1
@@ -46,11 +54,11 @@ class LogPosition(Mapping[int, int]):
         return len(self.offsets)
 
     def moved_to(self, state: TableState) -> LogPosition:
-        """Return the position in a table of another history: the same offsets, limited to the start and end
-        of the log.
+        """Return the position in a table of another history, or after trimming: the same offsets, limited to the
+        retained rows.
         """
-        offsets = {b: max(log.start, min(self.offsets.get(b, log.start), log.end)) for b, log in state.buckets.items()}
-        return LogPosition.of(state, offsets)
+        first, ends = first_retained_offsets(state), state.ends
+        return LogPosition.of(state, {b: max(at, min(self.offsets.get(b, at), ends[b])) for b, at in first.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return the position as JSON, to be stored next to the results of the rows."""
@@ -135,6 +143,66 @@ def move_consumer(
         return (CommitConsumerOffset(consumer_id, dict(offsets), history),)
 
     log.commit(plan)
+
+
+def first_retained_offsets(state: TableState) -> dict[int, int]:
+    """Return bucket → the first offset that a reader of the log can start at."""
+    return {bucket: max(at, state.first_offset(bucket)) for bucket, at in first_change_offsets(state).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldConsumer:
+    """A named consumer that a follower holds. A later follower of the name fences it, see `claim_epoch`."""
+
+    consumer_id: str
+    epoch: int
+
+    @classmethod
+    def hold(
+        cls, log: CommitLog, consumer_id: str, position: LogPosition | None, start: Callable[[TableState], LogPosition]
+    ) -> tuple[HeldConsumer, LogPosition]:
+        """Hold a consumer and return its position. **Commit point:** the record of `claim_epoch`.
+
+        The position is ``position`` if given, else the stored one, else ``start`` of the latest state.
+        """
+
+        def plan(state: TableState, _time_ms: int) -> tuple[Action]:
+            stored = consumer_position(state, consumer_id) if position is None else position
+            at = start(state) if stored is None else stored
+            _check_consumer(state, consumer_id, at)
+            return (CommitConsumerOffset(consumer_id, dict(at), at.history),)
+
+        epoch, state = claim_epoch(log, CONSUMER_EPOCHS + consumer_id, plan, f"consumer {consumer_id!r}")
+        held = consumer_position(state, consumer_id)
+        assert held is not None
+        return cls(consumer_id, epoch), held
+
+    def move(self, log: CommitLog, position: LogPosition, stored: LogPosition) -> int:
+        """Commit the position after the ``stored`` one, and return the commit's number. **Commit point:** one record.
+
+        Raises `ConsumerFencedError` as `require_held`; then nothing was written.
+        """
+
+        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
+            self.require_held(state, stored, position)
+            return (CommitConsumerOffset(self.consumer_id, dict(position), position.history),)
+
+        return log.commit(plan, is_shared=True).state.version
+
+    def require_held(self, state: TableState, *positions: LogPosition) -> None:
+        """Raise `ConsumerFencedError` unless this follower holds the consumer, at one of the positions."""
+        if stored_epoch(state, CONSUMER_EPOCHS + self.consumer_id) != self.epoch:
+            reason = "a newer follower has this name"
+        elif (stored := state.consumers.get(self.consumer_id)) is None:
+            reason = "it was removed"
+        elif stored.offsets not in [position.offsets for position in positions]:
+            reason = f"it was moved to {dict(stored.offsets)}"
+        else:
+            return
+        raise ConsumerFencedError(
+            f"consumer {self.consumer_id!r} of {state.name}: {reason}, and rows that were not committed are read again "
+            "from the stored position; end this follower, and give followers that run at the same time different names"
+        )
 
 
 def consumer_position(state: TableState, consumer_id: str) -> LogPosition | None:

@@ -1,4 +1,4 @@
-"""Data skipping: the buckets and segments that may have rows of a filter."""
+"""Data skipping: finds the buckets and segments that may have rows that match a filter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 def prune_buckets(node: Node, key: Column | None, num_buckets: int, lake_format: LakeFormat) -> frozenset[int] | None:
-    """Return the only buckets that can have rows of the filter, by equality on the bucket key; None for all buckets."""
+    """Return the buckets that may have matching rows, if the filter fixes the bucket key; None for all buckets."""
     values = node.values_of(key.name) if key is not None else None
     if key is None or values is None:
         return None
@@ -35,7 +35,7 @@ def prune_buckets(node: Node, key: Column | None, num_buckets: int, lake_format:
 
 
 def _key_array(value: Any, data_type: pa.DataType) -> pa.Array | None:
-    """Return the value as the column stores it; None if no row can have it."""
+    """Return the value as an array of the column's type; None if no row can have the value."""
     try:
         if pa.types.is_integer(data_type):
             return pa.array([int(value)], data_type) if int(value) == value else None
@@ -62,8 +62,8 @@ def segment_may_match(state: TableState, segment: Segment, offsets: OffsetRange,
 def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: frozenset[str]) -> dict[str, Bounds]:
     written = state.schemas[segment.schema_id]
     stats = segment.stats or {}
-    bounds = _place_bounds(segment, offsets)
-    if not state.primary_key and not segment.updated:  # otherwise each row has its change type
+    bounds = _metadata_bounds(segment, offsets)
+    if not state.primary_key and not segment.updated:  # otherwise change types differ by row
         bounds[CHANGE_TYPE.name] = constant_bounds("insert")
     for column in state.schema.columns:
         if column.name not in columns:
@@ -79,9 +79,9 @@ def _bounds(state: TableState, segment: Segment, offsets: OffsetRange, columns: 
 def _partitions(
     state: TableState, segment: Segment, names: tuple[str, ...], partitions: tuple[tuple[Any, ...], ...]
 ) -> Iterator[Mapping[str, Bounds]]:
-    """Yield the partition values of parts of the segment's rows, which together are all of them.
+    """Yield the values of each partition that has rows in the segment.
 
-    ``names`` are the columns that the segment was partitioned by.
+    ``names`` are the partition columns of the segment.
     """
     written = state.schemas[segment.schema_id]
     keys = [_map_to_current(state.schema, written, name) for name in names]
@@ -96,16 +96,12 @@ def _partitions(
 def _map_to_current(schema: TableSchema, written: TableSchema, name: str) -> Column | None:
     column = schema.find(name)
     written_column = written.find(name)
-    same = (
-        column is not None
-        and written_column is not None
-        and column.id == written_column.id
-        and column.type.equals(written_column.type)
-    )
-    return column if same else None
+    if column is None or written_column is None or column.id != written_column.id:
+        return None
+    return column if column.type.equals(written_column.type) else None
 
 
-def _place_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
+def _metadata_bounds(segment: Segment, offsets: OffsetRange) -> dict[str, Bounds]:
     inside = segment.offsets.intersect(offsets)
     times_us = segment.time_runs[1] * 1000
     return {

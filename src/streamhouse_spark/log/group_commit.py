@@ -1,14 +1,14 @@
 """Group commit: concurrent commits of one process share one commit record.
 
-Threads that commit to the same table enqueue a `PendingCommit` in the log's `CommitQueue`. The first of them becomes
-the leader. It validates every eligible request against the state, builds one record for all of them with a
-`RecordBuilder`, and sets each request's result. The other threads are followers and wait for their results. `CommitLog`
-runs the protocol; this module holds its data structures, which do no I/O.
+Threads that commit to the same table enqueue a `PendingCommit` in the log's `CommitQueue`. The first thread becomes the
+leader. It validates every eligible request against the state, builds one record for all of them with a `RecordBuilder`,
+and sets each request's result. The other threads are followers and wait for their results. `CommitLog` runs the
+protocol; this module holds its data structures, which do no I/O.
 
 Invariants:
 
 1. The requests of one record are validated in order, each against the state that the requests before it leave.
-2. A rejected request fails alone. It is never part of the record, and never the reason why another request fails.
+2. A rejected request fails alone. It is never part of the record, and never causes another request to fail.
 3. A request is in at most one stored record. Its attempt id finds it there, even if the leader was interrupted.
 """
 
@@ -26,7 +26,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectExistsError, StorageError, StreamhouseError
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.idempotency import find_stored_transaction, require_actions_allowed
+from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.record import CommitAttempt, GroupMember, Record, RecordBody
 from streamhouse_spark.log.state import TableState, with_attempt
 from streamhouse_spark.log.transactions import TransactionEntry
@@ -34,7 +34,7 @@ from streamhouse_spark.log.transactions import TransactionEntry
 FOLLOWER_WAIT_S_MAX = 1.0
 """A follower that waited this long tries to lead: the leader may have been interrupted before it woke the follower."""
 GROUP_WAIT_S_MAX = 0.001
-"""A leader waits this long for new requests of the threads that were in the last record. Its fsyncs take longer."""
+"""A leader waits this long for the threads of the last record to enqueue new requests. Its fsyncs take longer."""
 MEMBERS_MAX = 256
 """Requests in one record."""
 GROUP_BYTES_MAX = 1 << 20
@@ -42,7 +42,7 @@ GROUP_BYTES_MAX = 1 << 20
 _BACKOFF_MS = 5.0
 _BACKOFF_MS_MAX = 2_000.0
 _boot_ms = SystemClock().boot_ms
-"""Durations in metrics are measured by the machine's clock, also in a simulated world."""
+"""The machine's clock measures the durations of metrics, also in a simulated world."""
 E = TypeVar("E", bound=StreamhouseError)
 
 Plan = Callable[[TableState, int], Sequence[Action]]
@@ -50,7 +50,7 @@ Plan = Callable[[TableState, int], Sequence[Action]]
 race, and raises to reject the commit. An empty result commits nothing.
 """
 RequireStored = Callable[[TableState, Sequence[Action], int], None]
-"""Raises if files that actions add, staged since a time, may have been deleted."""
+"""Raises if files that the actions add may have been deleted, given the store time at which staging started."""
 
 
 class DependentPlan(ABC):
@@ -58,9 +58,9 @@ class DependentPlan(ABC):
 
     @abstractmethod
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
-        """Take the stored state and the plans before this one in the record. Called before each call of the plan.
+        """Receive the stored state and the earlier plans of the record. Called before each call of the plan.
 
-        Raises if this plan cannot be in one record with them.
+        Raises if this plan cannot share a record with them.
         """
 
     @abstractmethod
@@ -81,17 +81,21 @@ class CommitResult:
     is_first: bool = True
     """Whether the request is the first of its record. Only its thread does the post-commit work of the record."""
 
+    @property
+    def wrote(self) -> bool:
+        return self.state is not self.before
+
 
 @dataclass(eq=False, slots=True)
 class PendingCommit:
-    """One call of `CommitLog.commit`. The leader writes it under the log's lock; its own thread reads it without."""
+    """One call of `CommitLog.commit`. Only a leader, which holds the log's lock, changes it."""
 
     plan: Plan
     transaction: Transaction | None
     staged_ms: int
     attempt: str
     is_shared: bool
-    """Whether the record may hold other requests too."""
+    """Whether the record may hold other requests."""
     failures: int = 0
     """Puts that failed and left no record."""
     unanswered: int = 0
@@ -99,15 +103,15 @@ class PendingCommit:
     conflicts: int = 0
     """Lost races."""
     has_unchecked_race: bool = False
-    """Whether the record that won the last race was not yet compared with the low watermark. Below the watermark it may
-    be a void record that took the number of this request's own, deleted record.
+    """Whether the record that won the last race was not yet compared with the low watermark. If it is below, it may be
+    void, and this request's own record may have had that number before it was deleted.
     """
     rejections: int = 0
     failure: StorageError | None = None
     """The failure of the last put."""
-    landed: CommitResult | None = None
-    """The result of the attempt if a record in the log has it. It becomes `outcome` once the record is durable."""
-    outcome: CommitResult | None = None
+    stored_result: CommitResult | None = None
+    """The result of the attempt if the log has its record. It becomes `result` once the record is durable."""
+    result: CommitResult | None = None
     error: BaseException | None = None
     started_ms: int | None = None
     """Boot time at which the request was enqueued; None before."""
@@ -116,7 +120,7 @@ class PendingCommit:
 
     @property
     def is_done(self) -> bool:
-        return self.outcome is not None or self.error is not None
+        return self.result is not None or self.error is not None
 
     @property
     def tries(self) -> int:
@@ -143,17 +147,17 @@ class PendingCommit:
 
 @dataclass(slots=True)
 class CommitQueue:
-    """The requests of one log that are not done, in order of arrival.
+    """The pending requests of one log, in order of arrival.
 
-    Each thread adds and removes its own request. An interrupt between the two leaves a request that is done; the next
-    leader drops it.
+    Each thread adds and removes its own request. If the thread is interrupted before it removes a finished request, the
+    next leader drops the request.
     """
 
     _by_attempt: dict[str, PendingCommit] = field(default_factory=dict)
     is_led: bool = False
-    """Whether a leader is at work."""
+    """Whether a thread leads."""
     _last_group_size: int = 1
-    """Requests in the queue when the last leader finished: their threads may be back with new ones at once."""
+    """Requests in the queue when the last leader finished. Their threads may soon enqueue new requests."""
     _followers_ready: threading.Event = field(default_factory=new_event)
 
     def __contains__(self, attempt: str) -> bool:
@@ -162,41 +166,40 @@ class CommitQueue:
     def __len__(self) -> int:
         return len(self._by_attempt)
 
-    def add(self, call: PendingCommit) -> None:
-        self._by_attempt[call.attempt] = call
-        call.started_ms = _boot_ms()
+    def add(self, request: PendingCommit) -> None:
+        self._by_attempt[request.attempt] = request
+        request.started_ms = _boot_ms()
         if 1 < self._last_group_size <= len(self._by_attempt):
             self._followers_ready.set()
 
-    def remove(self, call: PendingCommit) -> None:
-        self._by_attempt.pop(call.attempt, None)
-        if call.started_ms is not None:
-            done = call.outcome
-            wrote = done is not None and done.state is not done.before
-            busy_ms = _boot_ms() - call.started_ms
-            COMMITS.note(wrote=wrote, failed=done is None, conflicts=call.conflicts, busy_ms=busy_ms)
-        if not call.is_done:
+    def remove(self, request: PendingCommit) -> None:
+        self._by_attempt.pop(request.attempt, None)
+        if request.started_ms is not None:
+            result, busy_ms = request.result, _boot_ms() - request.started_ms
+            wrote = result is not None and result.wrote
+            COMMITS.note(wrote=wrote, failed=result is None, conflicts=request.conflicts, busy_ms=busy_ms)
+        if not request.is_done:
             self.wake()  # the next thread may lead
 
-    def wait(self, call: PendingCommit) -> bool:
+    def wait(self, request: PendingCommit) -> bool:
         """Block while another thread leads. Return whether the request is done; if not, its thread may lead.
 
-        A thread that blocked on the log's lock instead would get it long after its request was done, too late to be
-        part of the next record.
+        A thread that blocked on the log's lock would acquire it long after its request is done. Its next request would
+        then miss the next record.
         """
         if self.is_led:
-            call.ready = call.ready or new_event()
-            if self.is_led and not call.is_done:  # type: ignore[redundant-expr]  # changed by other threads
-                call.ready.wait(FOLLOWER_WAIT_S_MAX)
-                call.ready.clear()
-        return call.is_done
+            request.ready = request.ready or new_event()
+            if self.is_led and not request.is_done:  # type: ignore[redundant-expr]  # changed by other threads
+                request.ready.wait(FOLLOWER_WAIT_S_MAX)
+                request.ready.clear()
+        return request.is_done
 
     def wait_for_followers(self, leader: PendingCommit) -> None:
         """Block for up to `GROUP_WAIT_S_MAX` until as many requests are queued as in the last group.
 
-        The threads that the last leader answered are staging their next rows. Without this wait the first thread to
-        return leads alone while the others wait for its fsyncs, so that two threads write one record per batch. A
-        thread that was alone does not wait. Four threads write 1.7 times as many batches with the wait.
+        The threads of the last group are staging their next rows. Without this wait, the first thread to return leads
+        alone while the other threads wait for its fsyncs, and two threads write one record per batch. A leader whose
+        last group was a single request does not wait. Four threads write 1.7 times as many batches with the wait.
         """
         if self._last_group_size > 1 and leader.is_shared:
             self._drop_answered()
@@ -205,65 +208,66 @@ class CommitQueue:
                 self._followers_ready.wait(GROUP_WAIT_S_MAX)
 
     def note_group_size(self) -> None:
-        """Note the number of queued requests, including those that the leader has just answered."""
+        """Record the number of queued requests, including the finished requests of the group."""
         self._last_group_size = len(self._by_attempt)
 
     def wake(self) -> None:
-        """Wake every follower that is done, and the first one that is not, which may lead."""
+        """Wake every follower whose request is done, and the first follower whose request is pending: it may lead."""
         may_lead = True
-        for call in list(self._by_attempt.values()):
-            if call.ready is not None and (call.is_done or may_lead):
-                may_lead = may_lead and call.is_done
-                call.ready.set()
+        for request in list(self._by_attempt.values()):
+            if request.ready is not None and (request.is_done or may_lead):
+                may_lead = may_lead and request.is_done
+                request.ready.set()
 
-    def rename(self, call: PendingCommit, attempt: str) -> None:
-        """Give the request a new attempt id. The queue contains it under one of the two ids at every moment."""
-        before = call.attempt
-        self._by_attempt[attempt] = call
-        call.attempt = attempt
+    def renew_attempt(self, request: PendingCommit, attempt: str) -> None:
+        """Give the request a new attempt id. Meanwhile the queue always contains the request under an id."""
+        before = request.attempt
+        self._by_attempt[attempt] = request
+        request.attempt = attempt
         self._by_attempt.pop(before, None)
 
-    def landed(self, outcomes: Mapping[str, CommitResult]) -> None:
-        """Set the results of attempts that are in the log. Must be called before the log's state includes them."""
-        for attempt, outcome in outcomes.items():
-            if (call := self._by_attempt.get(attempt)) is not None:
-                call.landed = outcome
+    def set_stored_results(self, results: Mapping[str, CommitResult]) -> None:
+        """Set the results of attempts that are in the log. Called before the log's state includes their records."""
+        for attempt, result in results.items():
+            if (request := self._by_attempt.get(attempt)) is not None:
+                request.stored_result = result
 
-    def confirm_races(self) -> None:
-        """Note that the low watermark permits what was read back after lost races."""
-        for call in list(self._by_attempt.values()):
-            call.has_unchecked_race = False
+    def mark_races_checked(self) -> None:
+        """Mark the records that were read back after lost races as compared with the low watermark."""
+        for request in list(self._by_attempt.values()):
+            request.has_unchecked_race = False
 
     def eligible_for(self, leader: PendingCommit) -> list[PendingCommit]:
-        """Return the requests that the leader may commit, its own first."""
+        """Return the requests that the leader may commit, starting with its own."""
         self._drop_answered()
         queued = list(self._by_attempt.values()) if leader.is_shared else []
-        calls = [leader, *(call for call in queued if call is not leader and call.is_shared)]
-        return [call for call in calls if not call.is_done]
+        requests = [leader, *(request for request in queued if request is not leader and request.is_shared)]
+        return [request for request in requests if not request.is_done]
 
     def fail_unresolved(self, where: str) -> None:
-        """Fail the requests whose attempt may be in records that were deleted before this process read them.
+        """Fail the requests whose attempts may be in records that were deleted before this process read them.
 
-        A request with a transaction continues: the state of the checkpoint shows whether it is stored.
+        A request with a transaction continues: the state of the checkpoint shows whether the transaction is stored.
         """
-        for call in list(self._by_attempt.values()):
-            is_in_flight = call.may_be_in_flight and not call.is_rejected_by_store
-            may_be_stored = is_in_flight or call.has_unchecked_race
-            if may_be_stored and call.transaction is None and call.landed is None and not call.is_done:
-                call.error = CommitStateUnknownError(
-                    f"commit to {where} may be stored, and the records that show its outcome have expired; look for "
-                    f"attempt {call.attempt} in $commits, or for its rows, before writing them again",
+        for request in list(self._by_attempt.values()):
+            is_in_flight = request.may_be_in_flight and not request.is_rejected_by_store
+            may_be_stored = is_in_flight or request.has_unchecked_race
+            if may_be_stored and request.transaction is None and request.stored_result is None and not request.is_done:
+                request.error = CommitStateUnknownError(
+                    f"commit to {where} may be stored, and the records that show its outcome have expired; search "
+                    f"$commits for attempt {request.attempt}, or the table for its rows, before writing them again",
                 )
 
     def _drop_answered(self) -> None:
-        for attempt, call in list(self._by_attempt.items()):
-            if call.is_done or call.attempt != attempt:
+        for attempt, request in list(self._by_attempt.items()):
+            if request.is_done or request.attempt != attempt:
                 self._by_attempt.pop(attempt, None)
 
 
 def error_for_attempt(error: E, named: str, attempt: str) -> E:
-    """Return a copy of an ``error`` about the attempt ``named`` that names ``attempt``: threads must not share an
-    exception object.
+    """Return a copy of an ``error`` about the attempt ``named`` that names ``attempt`` instead.
+
+    Threads must not share an exception object.
     """
     if named == attempt:
         return error
@@ -273,19 +277,20 @@ def error_for_attempt(error: E, named: str, attempt: str) -> E:
 
 
 class RecordBuilder:
-    """Builds one commit record of the requests that are added to it. ``blank`` is the record without actions."""
+    """Builds one commit record from the requests that are added to it. ``blank`` is the record without actions."""
 
     def __init__(self, before: TableState, blank: Record) -> None:
         self._blank, self.before = blank, before
         self._state, self._num_folded = before, 0
-        self.members: list[PendingCommit] = []
+        self.requests: list[PendingCommit] = []
         self.body = RecordBody()
         self._parts: list[CommitAttempt] = []
 
     @property
     def state(self) -> TableState:
-        """The state after the requests so far, with the version of `before`. Computed on demand: a record of one
-        request never needs it.
+        """The state after the added requests, with the version of `before`.
+
+        Computed on demand: a record of one request never needs it.
         """
         for part in self._parts[self._num_folded :]:
             self._state = with_attempt(self._state, part, self._blank)
@@ -294,38 +299,38 @@ class RecordBuilder:
 
     @property
     def is_full(self) -> bool:
-        return len(self.members) >= MEMBERS_MAX
+        return len(self.requests) >= MEMBERS_MAX
 
-    def plan(self, call: PendingCommit) -> Sequence[Action]:
-        """Return the actions of the request on top of the requests so far."""
-        if isinstance(call.plan, DependentPlan):
-            call.plan.follow(self.before, [member.plan for member in self.members])
-        return call.plan(self.state, self._blank.time_ms)
+    def plan(self, request: PendingCommit) -> Sequence[Action]:
+        """Return the actions of the request on top of the added requests."""
+        if isinstance(request.plan, DependentPlan):
+            request.plan.follow(self.before, [earlier.plan for earlier in self.requests])
+        return request.plan(self.state, self._blank.time_ms)
 
-    def try_add(self, call: PendingCommit, require_stored: RequireStored) -> bool:
-        """Add a new request to a record on a possibly stale state.
+    def try_add(self, request: PendingCommit, require_stored: RequireStored) -> bool:
+        """Add a new request to a record that is built on a possibly stale state.
 
-        Returns False if that state would reject the request or need no record for it: the latest state decides then.
+        Returns False if the request would be rejected or need no record: then only the latest state can decide it.
         """
-        if call.landed is not None or call.tries or call.unanswered:
+        if request.stored_result is not None or request.tries or request.unanswered:
             return False
         try:
-            if find_stored_transaction(self.state, call.transaction) is not None:
+            if find_stored_transaction(self.state, request.transaction) is not None:
                 return False
-            actions = tuple(self.plan(call))
-            require_actions_allowed(self.state, actions, call.transaction)
-            require_stored(self.before, actions, call.staged_ms)
-            return bool(actions) and self.add(call, actions)
+            actions = tuple(self.plan(request))
+            require_actions_allowed(self.state, actions, request.transaction)
+            require_stored(self.before, actions, request.staged_ms)
+            return bool(actions) and self.add(request, actions)
         except Exception:  # noqa: BLE001 - the request is validated again on the latest state
             return False
 
-    def add(self, call: PendingCommit, actions: tuple[Action, ...]) -> bool:
+    def add(self, request: PendingCommit, actions: tuple[Action, ...]) -> bool:
         """Add a request, unless the record would exceed `GROUP_BYTES_MAX`. Return whether it was added."""
-        bytes_max = GROUP_BYTES_MAX if self.members else None
+        bytes_max = GROUP_BYTES_MAX if self.requests else None
         if not self.body.add(actions, bytes_max=bytes_max):
             return False
-        self.members.append(call)
-        self._parts.append(CommitAttempt(call.attempt, actions, call.transaction))
+        self.requests.append(request)
+        self._parts.append(CommitAttempt(request.attempt, actions, request.transaction))
         return True
 
     def record(self, attempt: str) -> Record:
@@ -339,7 +344,7 @@ class RecordBuilder:
 
 
 def results_of_record(before: TableState, state: TableState, record: Record) -> Iterator[tuple[str, CommitResult]]:
-    """Return each attempt id of a stored record with its result. ``state`` is the state after the record."""
+    """Yield each attempt id of a stored record with its result. ``state`` is the state after the record."""
     if not record.members:
         yield record.attempt, CommitResult(before, state)
         return
@@ -359,7 +364,7 @@ class CommitCounts:
     commits: int = 0
     """Calls that wrote a record."""
     conflicts: int = 0
-    """Lost races; the call retried."""
+    """Lost races, after which the call retried."""
     failures: int = 0
     """Calls that raised an error."""
     busy_ms: int = 0

@@ -1,10 +1,10 @@
-"""Time travel: the state after an older record, from the checkpoint before it and the records between the two."""
+"""Time travel: computes the state after an older record from the checkpoint before it and the records between them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,
@@ -24,11 +24,10 @@ from streamhouse_spark.storage.prefetch import Prefetch
 def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     """Return the state after record ``version``.
 
-    Records below a floor are void. The reads count only if the latest floor, read afterwards, is at most the first
-    record that was read.
+    Records below the low watermark are void. The result counts only if the low watermark, read after the records, is at
+    most the first record that was read.
 
-    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` if the state is no longer
-    retained.
+    Raises `InvalidOptionError` for a record that does not exist yet, `SnapshotExpiredError` for an expired state.
     """
     newest = log.state if version <= log.state.version else log.refresh()
     if not 1 <= version <= newest.version:
@@ -44,27 +43,27 @@ def state_at(log: CommitLog, storage: Storage, version: int) -> TableState:
     try:
         state = _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
-        if log.refresh_floor() <= first and isinstance(error, CorruptDataError):
+        if log.refresh_low_watermark() <= first and isinstance(error, CorruptDataError):
             raise
         raise _expired_error(newest, version) from error
-    if log.refresh_floor() > first:
+    if log.refresh_low_watermark() > first:
         raise _expired_error(newest, version)
     return state
 
 
 def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> TableState:
-    """Return the state after record ``version`` for its snapshots by key alone, even if a floor lies above it.
+    """Return the state after record ``version``, even below the low watermark. Only its KV snapshots may be used.
 
-    Below a floor, a slow writer may have put another record where one was deleted. For snapshots by key that makes no
-    difference: any writer's snapshot has the rows of its bucket at its offset. They are therefore found as long as the
-    records exist, which is at least a day after they were the latest. Raises `SnapshotExpiredError`.
+    Below the low watermark, a slow writer may have put another record under a deleted number. KV snapshots are correct
+    in any case: every writer's snapshot has the rows of its bucket at its offset. They can be read until the records
+    are deleted, at least a day after they were the latest. Raises `SnapshotExpiredError`.
     """
     base = _find_checkpoint_before(storage, log.table_uuid, version)
     try:
         return _fold_records(storage, log.table_uuid, base, version)
     except (ObjectNotFoundError, CorruptDataError) as error:
         first = base.version + 1 if base is not None else 1
-        if isinstance(error, CorruptDataError) and log.refresh_floor() <= first:
+        if isinstance(error, CorruptDataError) and log.refresh_low_watermark() <= first:
             raise
         raise _expired_error(log.state, version) from error
 
@@ -72,11 +71,11 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
 def find_newest_within(
     log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
 ) -> tuple[TableState | None, TableState]:
-    """Return the latest state before ``newest`` that ``is_within``, and the state that follows it.
+    """Return the latest state before ``newest`` for which ``is_within`` is true, and the next state.
 
-    ``is_within`` must be monotonic: true for a state if it is true for a later one. States whose records expired are
-    skipped. The first result is None if no retained state is within, and the second may be some records later. Reads a
-    logarithmic number of checkpoints, and the records after one of them.
+    ``is_within`` must be monotonic: true for every state before a state for which it is true. States whose records
+    expired are skipped: the first result is None if no retained state is within, and the second result may be some
+    records later. Reads a logarithmic number of checkpoints, and the records after one checkpoint.
     """
     uuid = log.table_uuid
     numbers = sorted(number for number in list_checkpoints(storage, uuid) if number < newest.version)
@@ -101,9 +100,9 @@ def find_newest_within(
                 beyond = state
                 break
             within = state
-    except CorruptDataError:  # including one about a deleted manifest
+    except CorruptDataError:  # also raised for a deleted manifest
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
-    if log.refresh_floor() > first:
+    if log.refresh_low_watermark() > first:
         return base, _find_oldest_retained(storage, uuid, numbers[high:], newest)
     return within, beyond
 
@@ -118,7 +117,7 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
         return read_checkpoint(storage, table_uuid, number)
     except FormatVersionError:
         raise
-    except (ObjectNotFoundError, CorruptDataError):  # the records have the same content, as far as they are retained
+    except (ObjectNotFoundError, CorruptDataError):  # the retained records have the same content
         return None
 
 
@@ -141,29 +140,29 @@ def _fold_records(storage: Storage, table_uuid: str, base: TableState | None, ve
 
 def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{newest.name} as of commit {version}: its records are no longer kept; choose a later "
+        f"{newest.name} as of commit {version}: the records have expired; choose a later "
         f"commit of {newest.name}$commits, or a snapshot of {newest.name}$lake",
     )
 
 
 def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
-    """Check that the segments of an older state still exist: live, or condemned and not yet deleted.
+    """Raise `SnapshotExpiredError` unless the segments of an older state are live, or condemned and not yet deleted.
 
-    Inline rows are retained until a floor lies above their record. Raises `SnapshotExpiredError`.
+    Inline rows are retained until the low watermark is above their record.
     """
     newest = log.state
     if newest.version <= state.version or find_tag_of_version(newest.tags, state.version) is not None:
         return
     live = {(s.uuid, s.commit if s.uuid is None else 0) for s in newest.kept_segments()}
-    floor = log.refresh_floor()
+    watermark = log.refresh_low_watermark()
     for segment in segments:
         if segment.uuid is None:
-            is_retained = segment.commit >= floor or (None, segment.commit) in live
+            is_retained = segment.commit >= watermark or (None, segment.commit) in live
         else:
             is_condemned = segment_key(state.table_uuid, segment.uuid) in newest.condemned
             is_retained = is_condemned or (segment.uuid, 0) in live
         if not is_retained:
             raise SnapshotExpiredError(
-                f"{newest.name} as of commit {state.version}: rows {segment.offsets} of bucket {segment.bucket} are no "
-                f"longer kept in their former segments; choose a later commit of {newest.name}$commits",
+                f"{newest.name} as of commit {state.version}: the former segment of rows {segment.offsets} of bucket "
+                f"{segment.bucket} has expired; choose a later commit of {newest.name}$commits",
             )

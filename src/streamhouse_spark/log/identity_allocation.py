@@ -1,8 +1,9 @@
-"""Allocates the numbers of a table's identity column: each process reserves ranges, and assigns their numbers to rows.
+"""Allocates the numbers of a table's identity column. Each process reserves ranges and assigns their numbers to rows.
 
 The log records how many numbers were allocated as the version of a transaction. **Commit point** of a reservation: the
-one record with the next version. It is rejected if another process reserved numbers since the state that the range is
-based on, so no number is allocated twice. Numbers of rows that are not committed are lost, so the column has gaps.
+one record with the next version. The reservation is rejected if another process reserved numbers after the state on
+which it is based, so no number is allocated twice. Numbers of rows that are not committed are lost, so the column has
+gaps.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from streamhouse_spark.core.types import Transaction
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError
 from streamhouse_spark.log.actions import Action, Append
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version
 from streamhouse_spark.schema.identity import Identity, fill_identity_column, reject_identity_values
@@ -37,8 +38,8 @@ class _OvertakenError(Exception):
 class IdentityRanges:
     """The numbers that this object has reserved and not assigned yet. Thread-safe; a forked child has none.
 
-    The first range has as many numbers as are needed, each later one up to twice as many as the one before. A process
-    that writes row by row soon commits few more records than rows, and one that writes once leaves no gap.
+    The first range has exactly the numbers that are needed. Each later range is up to twice as large as the range
+    before. A process that writes row by row soon needs few reservations, and a process that writes once leaves no gap.
     """
 
     def __init__(self, log: CommitLog, identity: Identity, table: str) -> None:
@@ -51,32 +52,29 @@ class IdentityRanges:
 
     @property
     def newest(self) -> HistoryPoint | None:
-        """The last record of the log that this object knows: that of its own numbers, or a later one."""
+        """The last known record of the log, which is not before the last reservation of this object."""
         return self._log.state.anchors.newest
 
     def renew_in_child(self) -> None:
-        """Drop the numbers in a child: the parent continues to assign them."""
+        """Drop the numbers in a forked child, because the parent continues to assign them."""
         self._first = self._end = self._size = 0
 
     def assign_numbers(self, rows: pa.Table, *, keeps_given: bool = False) -> pa.Table:
-        """Return rows with numbers where they have no value, in row order.
+        """Return the rows with numbers in place of missing values, in row order.
 
-        With ``keeps_given`` rows may already have their numbers. Raises `ConstraintViolatedError` for other rows with a
-        value that is not allowed, and if the numbers are exhausted; as `CommitLog.commit` if the table cannot be
-        written. No rows are stored then.
+        With ``keeps_given`` rows may already have numbers. Otherwise raises `ConstraintViolatedError` for a value that
+        is not allowed. Also raises it if the numbers are exhausted, and the errors of `CommitLog.commit`.
         """
         if not keeps_given:
             reject_identity_values(self._identity, rows, self._table)
         return self.fill_numbers(rows)
 
     def fill_numbers(self, rows: pa.Table, stays: npt.NDArray[np.bool_] | None = None) -> pa.Table:
-        """Return rows with numbers where they have no value, except rows in ``stays``. Raises as
-        `fill_identity_column`.
-        """
+        """Return the rows with numbers in place of missing values, except rows in ``stays``."""
         return fill_identity_column(self._identity, rows, self.take, stays)
 
     def take(self, count: int) -> pa.Array:
-        """Return ``count`` unique numbers, each call further on."""
+        """Return the next ``count`` numbers."""
         with self._lock:
             own = self._identity.values(self._first, min(count, self._end - self._first))
             self._first += len(own)
@@ -88,9 +86,7 @@ class IdentityRanges:
             return pa.concat_arrays([own, self._identity.values(first, missing)])
 
     def _reserve(self, needed: int, preferred: int) -> tuple[int, int]:
-        """Reserve the next ``preferred`` numbers, or ``needed`` if no more are left. Return the first one and their
-        count.
-        """
+        """Reserve the next ``preferred`` numbers, or ``needed`` if no more are left. Return the first and the count."""
         for attempt in range(TRIES_MAX):
             first = count_allocated(self._log.refresh() if attempt else self._log.state, self._identity)
             self._identity.require_room(first + needed, self._table)
@@ -99,10 +95,10 @@ class IdentityRanges:
                 if self._commit(first, count):
                     return first, count
             except (_OvertakenError, CommitStateUnknownError):
-                continue  # the record may be stored: then its numbers are a gap
+                continue  # if the record is stored, its numbers are a gap
         raise CommitConflictError(
-            f"{self._table}: reserving numbers of column '{self._identity.name}' lost {TRIES_MAX} races to other "
-            "writers; nothing was written, write the rows again"
+            f"{self._table}: cannot reserve identity values of column '{self._identity.name}': {TRIES_MAX} attempts "
+            "conflicted with concurrent writers; nothing was written, retry the write"
         )
 
     def _commit(self, first: int, count: int) -> bool:

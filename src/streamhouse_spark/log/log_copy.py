@@ -22,7 +22,7 @@ import xxhash
 
 from streamhouse_spark.config.table_properties import LOG_LOCATION
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,
@@ -45,17 +45,15 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.actions import COPY, Action, Drop, Tombstone
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.checkpoint import (
-    DROPPED_FLOOR,
     NEWEST_VERSION,
     PARTS_VERSION,
     list_checkpoints,
     read_latest_checkpoint,
     write_checkpoint,
-    write_floor,
 )
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.framing import decode_frame, encode_frame
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark, write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage, url_of
@@ -76,8 +74,8 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
     if is_placed(old_uuid):
         _copy_from_outside(storage, world, old_uuid, new_uuid)
         return
-    index, floor = find_newest_floor(storage, old_uuid)
-    if floor is not None and floor.floor >= DROPPED_FLOOR:
+    index, watermark = find_latest_watermark(storage, old_uuid)
+    if watermark is not None and watermark.number >= DROPPED_WATERMARK:
         return
     log = CommitLog(storage, old_uuid, world)
     for _ in range(ROUNDS_MAX):
@@ -90,7 +88,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         raise CommitConflictError(
             f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
         )
-    write_floor(storage, old_uuid, index + 1, DROPPED_FLOOR)
+    write_low_watermark(storage, old_uuid, index + 1, DROPPED_WATERMARK)
 
 
 def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
@@ -162,9 +160,9 @@ class _Copy:
                 self.copy_frame(checkpoint_key(self._old_uuid, number), "checkpoint", is_needed=False)
         for key in sorted(key for key in source_keys if key.startswith(tags_prefix(self._old_uuid))):
             self.copy_frame(key, "checkpoint", is_needed=key in needed)
-        _, floor = find_newest_floor(self._storage, self._old_uuid)
-        if floor is not None and floor.floor < DROPPED_FLOOR:
-            write_floor(self._storage, self._new_uuid, 1, floor.floor)
+        _, watermark = find_latest_watermark(self._storage, self._old_uuid)
+        if watermark is not None and watermark.number < DROPPED_WATERMARK:
+            write_low_watermark(self._storage, self._new_uuid, 1, watermark.number)
         write_checkpoint(self._storage, self._renamed(state))
 
     def _renamed(self, state: TableState) -> TableState:
@@ -221,7 +219,7 @@ class _Copy:
         if kind == "checkpoint":
             header["properties"] = without_log_location(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
-            header.pop("floor", None)  # the copy has floors of its own
+            header.pop("floor", None)  # the copy has watermarks of its own
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
         if version is not None:
             version = max(frame.version, PARTS_VERSION)

@@ -1,4 +1,4 @@
-"""The objects that a state names, and existence checks of staged ones: a restore removes files staged before it."""
+"""The objects that a state names, and existence checks of staged objects, which a restore of the table may remove."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.paths import commit_key, manifest_key, segment_key, tag_key
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CommitConflictError, ObjectNotFoundError
 from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Replace
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 STAGED_MS_MIN: Final = 60_000
-"""Age up to which files staged on a remote store count as stored: a check costs requests."""
+"""Files that were staged on a remote store no longer ago than this are assumed to be stored, because a check costs
+requests.
+"""
 
 
 def list_referenced_keys(state: TableState) -> set[str]:
@@ -31,7 +33,7 @@ def list_referenced_keys(state: TableState) -> set[str]:
 
 
 def manifest_keys(state: TableState, *, at_least: int = 0) -> set[str]:
-    """Return the keys of manifests of records from ``at_least`` on that may still be read."""
+    """Return the keys of the manifests of records ``at_least`` and later that may still be read."""
     return {manifest_key(state.table_uuid, uuid) for n, uuid in state.manifests.items() if n >= at_least}
 
 
@@ -49,7 +51,7 @@ def list_staged_uuids(actions: Iterable[Action]) -> list[str]:
 
 
 def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) -> None:
-    """Check that these segments are stored, with one request each. Raises `CommitConflictError`."""
+    """Raise `CommitConflictError` unless these segments are stored. Sends one request per segment."""
 
     def size(uuid: str) -> int:
         return storage.size_bytes(segment_key(state.table_uuid, uuid))
@@ -60,5 +62,5 @@ def require_stored(storage: Storage, state: TableState, uuids: Sequence[str]) ->
     except ObjectNotFoundError as error:
         raise CommitConflictError(
             f"{state.name}: staged rows were deleted before they were committed ({error}), because the table was "
-            "restored from a backup or its folder was cleared; nothing was written, write them again"
+            "restored from a backup or its folder was cleared; nothing was written, write the rows again"
         ) from error

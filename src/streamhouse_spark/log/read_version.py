@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.log.commit_log import different_history_error
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 
 READING: Final = "an UPDATE, DELETE or MERGE read the table"
@@ -44,7 +44,7 @@ class ReadVersion:
     lake_snapshot_id: int | None = field(default=None, compare=False)
     """The state's lake snapshot; None before the first."""
     lake_mark: str | None = field(default=None, compare=False)
-    """Change-detection mark of that snapshot, see `ReplaceableSnapshots.snapshot_mark`."""
+    """Change-detection mark of that snapshot, see `ReplaceableSnapshots.snapshot_identity`."""
     checked_snapshots: frozenset[int] = field(default=frozenset(), compare=False)
     """Later lake snapshots that were checked to have the rows at their offsets. Not serialized."""
 

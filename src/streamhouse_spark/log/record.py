@@ -1,8 +1,8 @@
 """Commit records and their encoding.
 
-The frame of a record holds the actions in its header and their binary parts in its payload. If that exceeds
-`RECORD_BYTES_MAX`, actions and payload go to a manifest instead. A manifest is a file of the same form under a uuid
-name. It is stored first, and the record names it with length and checksum.
+The frame of a record holds the actions in its header and their binary parts in its payload. If the frame exceeds
+`RECORD_BYTES_MAX`, actions and payload are stored in a manifest instead: a file of the same form under a uuid name. The
+manifest is stored first, and the record names it with length and checksum.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import xxhash
 from streamhouse_spark.config.table_properties import BUCKET_COUNT_MAX
 from streamhouse_spark.core.clock import Author
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import commit_key, manifest_key
 from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
+from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
 from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
@@ -24,30 +24,30 @@ from streamhouse_spark.storage.base import Storage, object_exists, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
 RECORD_BYTES_MAX = 256 << 10
-"""Bytes of the record of one attempt without a manifest. Group records have none: their size has another limit."""
+"""Maximum bytes of the record of one attempt without a manifest. Group records have no manifest but another limit."""
 _HEAD_BYTES = 512
 """Bytes that contain a record's first line, number, table and attempt."""
 RECENT_BYTES_MAX = 4 << 20
 RECENT_RECORDS_MAX = 256
-"""Rows and records of one log that a refresh caches. Older rows are read again."""
+"""Limits of `RecentRows`. Older rows are read again."""
 GROUP_VERSION = 2
 """Format version of group records: an older reader would lose their transactions."""
 CLOCKS_APART_MS = 10_000
-"""Difference between the clocks of two committers that is ignored."""
+"""Differences between the clocks of two writers up to which commit times do not decrease."""
 
 
 def next_record_time(before_ms: int, now_ms: int) -> int:
-    """Return the time of a record that follows one of ``before_ms``: ``now_ms``, or ``before_ms`` if the clock is
-    behind it by at most `CLOCKS_APART_MS`.
+    """Return the time of the record after a record of ``before_ms``.
 
-    Commit times therefore do not decrease between hosts with synchronised clocks, and a read that starts at a commit's
-    time skips no row. A clock that ran further ahead is not followed: the next record corrects it.
+    It is ``now_ms``, but ``before_ms`` if this clock is slow by at most `CLOCKS_APART_MS`. Commit times therefore do
+    not decrease between hosts with synchronised clocks, and a read that starts at a commit's time skips no row. If the
+    other clock was fast by more, the next record has the correct time.
     """
     return before_ms if now_ms < before_ms <= now_ms + CLOCKS_APART_MS else now_ms
 
 
 class GroupMember(NamedTuple):
-    """One of the attempts that share a record: its actions are the next ``num_actions`` of the record."""
+    """One of several attempts in a record. Its actions are the next ``num_actions`` of the record."""
 
     attempt: str
     num_actions: int
@@ -67,24 +67,24 @@ class Record:
     number: int
     table_uuid: str
     attempt: str
-    """Id of the attempt that wrote the record: its writer recognises the record by it."""
+    """Id of the attempt that wrote the record. The writer recognises its own record by this id."""
     time_ms: int
     """Store time, see `next_record_time`. It decides TTLs and starts by timestamp, never the order."""
     actions: tuple[Action, ...]
     transaction: Transaction | None = None
     manifest: str | None = None
     after: str | None = None
-    """Attempt id of the record before, if the writer knew it: in another history it differs."""
+    """Attempt id of the record before, if the writer knew it. It differs in another history."""
     members: tuple[GroupMember, ...] = ()
-    """The attempts that share the record, in order; empty if it has one attempt. The record's own attempt id then names
-    this group, and the record has no transaction of its own.
+    """The attempts that share the record, in order; empty if it has one attempt. With members, ``attempt`` is the id of
+    the group, and ``transaction`` is None.
     """
     author: Author | None = None
     """The user and the engine that wrote the record, for display only; None in older records."""
 
     @property
     def attempts(self) -> tuple[CommitAttempt, ...]:
-        """The attempts in the record: at least one."""
+        """The one or more attempts in the record."""
         if not self.members:
             return (CommitAttempt(self.attempt, self.actions, self.transaction),)
         attempts, start = [], 0
@@ -98,9 +98,9 @@ class Record:
 class EncodedRecord(NamedTuple):
     data: bytes
     manifest: bytes | None
-    """The bytes of the manifest, if there is one; it must be stored before the record."""
+    """The bytes of the manifest, which must be stored before the record; None if the record has no manifest."""
     stored: Record
-    """The record as it reads back."""
+    """The record as it is read back."""
 
 
 class RecordBody:
@@ -108,7 +108,7 @@ class RecordBody:
 
     def __init__(self) -> None:
         self.actions: tuple[Action, ...] = ()
-        """The actions as they read back."""
+        """The actions as they are read back."""
         self.payload = Payload()
         self._texts: list[str] = []
         self._text_bytes = 0
@@ -131,9 +131,9 @@ class RecordBody:
 
 
 def encode_record(record: Record, manifest_uuid: str, body: RecordBody | None = None) -> EncodedRecord:
-    """Return the bytes to store. A manifest, if needed, is stored under ``manifest_uuid``.
+    """Return the bytes to store. The caller stores a manifest under ``manifest_uuid``.
 
-    ``body`` has the record's actions if they were encoded before.
+    ``body`` has the record's actions if the caller has encoded them.
     """
     if body is None:
         body = RecordBody()
@@ -170,9 +170,9 @@ def _with_actions(header: dict[str, Any], body: RecordBody) -> str:
 def read_record(
     storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None
 ) -> tuple[Record, memoryview]:
-    """Read a record, and the payload that its inline segments refer to, from ``ahead`` if it was prefetched.
+    """Read a record, and the payload with its inline rows. ``ahead`` may have prefetched the record.
 
-    Raises `ObjectNotFoundError` if there is none, `CorruptDataError` if it is damaged or of another table.
+    Raises `ObjectNotFoundError`, and `CorruptDataError` if the record is damaged or of another table.
     """
     key = commit_key(table_uuid, number)
     where = url_of(storage, key)
@@ -209,16 +209,16 @@ def read_record(
 class RecentRows:
     """A cache of the inline rows of the latest records, by record number.
 
-    A refresh fills its own cache, which is immutable once other threads see it. Records are never rewritten, so entries
-    are always valid.
+    Each refresh fills a new cache, which is immutable once other threads see it. Records are never rewritten, so
+    entries are always valid.
     """
 
     def __init__(self) -> None:
         self._rows: dict[int, memoryview] = {}
         self._bytes = 0
 
-    def keep(self, number: int, rows: memoryview) -> None:
-        """Cache the rows of a record, and evict the oldest."""
+    def add(self, number: int, rows: memoryview) -> None:
+        """Cache the rows of a record, and evict the oldest rows above the limits."""
         if not rows.nbytes or rows.nbytes > RECENT_BYTES_MAX or number in self._rows:
             return
         self._rows[number] = rows
@@ -227,14 +227,14 @@ class RecentRows:
             self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
 
     def before(self, newer: RecentRows) -> RecentRows:
-        """Return a cache with the entries of both; the older ones as far as there is room."""
+        """Return a cache with these entries and those of a ``newer`` cache, within the limits."""
         if not newer._rows:
             return self
-        joined = RecentRows()
+        merged = RecentRows()
         for rows in (self._rows, newer._rows):
             for number, payload in rows.items():
-                joined.keep(number, payload)
-        return joined
+                merged.add(number, payload)
+        return merged
 
     def of(self, number: int) -> memoryview | None:
         """Return the rows of a record; None if they are not cached."""
@@ -244,11 +244,11 @@ class RecentRows:
 def records_from(
     ahead: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
 ) -> Iterator[Record]:
-    """Read the records from a number on, up to the first absent one. ``rows`` caches their inline rows.
+    """Yield the records that start at ``number``, up to the first absent record. ``rows`` caches their inline rows.
 
-    One record is read alone, because there usually is none; each further read has twice as many. After the first
-    records that an opener prefetched, all that may follow its checkpoint are read at once. With ``at_most`` exactly
-    that many are read, at once if that saves a round trip.
+    The first request reads one record, because usually none is new; each further request reads twice as many. After the
+    records that an opener prefetched, the rest of the window is read together. With ``at_most`` only that many records
+    are read, on a remote store in one round trip.
     """
     window = at_most or (WINDOW - ahead.first if ahead.has(commit_key(table_uuid, number)) else 1)
     end = number + at_most if at_most is not None and ahead.is_useful else None
@@ -261,13 +261,13 @@ def records_from(
         except ObjectNotFoundError:
             return
         if rows is not None:
-            rows.keep(number, payload)
+            rows.add(number, payload)
         yield record
         number += 1
 
 
 def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> bool:
-    """Return whether the record exists; for a prefetched one, whether it existed then."""
+    """Return whether the record exists, or existed when it was prefetched."""
     key = commit_key(table_uuid, number)
     if isinstance(storage, Prefetch):
         if storage.has(key):
@@ -276,21 +276,21 @@ def has_record(storage: Storage | Prefetch, table_uuid: str, number: int) -> boo
     return object_exists(storage, key)
 
 
-def begins_as(storage: Storage, table_uuid: str, number: int, attempt: str) -> bool:
-    """Return whether a stored record begins as the one of this attempt. Only its first bytes are read.
+def starts_with_attempt(storage: Storage, table_uuid: str, number: int, attempt: str) -> bool:
+    """Return whether the first bytes of a stored record show this attempt.
 
-    Also False if these bytes are damaged or the header has another order: `read_attempt` reads the whole record.
+    Also returns False if these bytes are damaged or the header has another order; see `read_attempt`.
     """
     try:
         (head,) = storage.read_ranges(commit_key(table_uuid, number), [(0, _HEAD_BYTES)])
     except ObjectNotFoundError:
         return False
-    begin = to_text({"number": number, "table": table_uuid, "attempt": attempt})[:-1]
-    return bytes(head).partition(b"\n")[2].startswith(begin.encode())
+    header_start = to_text({"number": number, "table": table_uuid, "attempt": attempt})[:-1]
+    return bytes(head).partition(b"\n")[2].startswith(header_start.encode())
 
 
 def read_attempt(storage: Storage, table_uuid: str, number: int) -> str | None:
-    """Read the attempt id of a stored record; None if there is no readable record."""
+    """Read the attempt id of a stored record; None if the record is absent or damaged."""
     key = commit_key(table_uuid, number)
     try:
         return decode_attempt(storage.read(key), url_of(storage, key))
@@ -304,7 +304,7 @@ def decode_attempt(data: bytes, where: str) -> str:
 
 
 def _require_valid_actions(record: Record, where: str) -> None:
-    """Raise `CorruptDataError` for a table with too many buckets: the state has an entry for each."""
+    """Raise `CorruptDataError` for a table with too many buckets, before the state gets an entry per bucket."""
     for action in record.actions:
         if isinstance(action, Create) and not (
             type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX
@@ -326,14 +326,14 @@ def _read_manifest(storage: Storage, table_uuid: str, reference: dict[str, Any],
 
 
 def _require_members(record: Record, version: int, where: str) -> None:
-    """Raise `CorruptDataError` unless the members partition the record's actions, or the record has one attempt."""
+    """Raise `CorruptDataError` if a group record's actions are not exactly those of its members."""
     if not record.members and version < GROUP_VERSION:
         return
     shares = [member.num_actions for member in record.members]
     if version < GROUP_VERSION or sum(shares) != len(record.actions) or min(shares, default=0) < 1:
         raise CorruptDataError(
-            f"{where} has {len(record.actions)} actions, but its attempts have {shares} in format version {version}; "
-            "restore this file",
+            f"{where}: found {len(record.actions)} actions in format version {version}, but its attempts have "
+            f"{shares}; restore this file",
         )
 
 

@@ -1,16 +1,15 @@
 """Staging and committing of rows: the append path of the log.
 
-Staging makes segments durable under uuid names, or keeps few rows as bytes for the record. **The commit point** is the
-one record that names all of them. Segments that are staged and never committed are orphans; maintenance deletes them
-after the grace period.
+Staging makes segments durable under uuid names, or holds few rows as bytes for the record. **The commit point** is the
+one record that names all staged rows. Segments that are staged and never committed are orphans; maintenance deletes
+them after the grace period.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -22,21 +21,20 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.check_constraints import Check, require_constraints
 from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
 from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog
+from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.group_commit import CommitResult
-from streamhouse_spark.log.idempotency import require_not_dropped
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.multi_bucket_writer import (
     Part,
     SegmentStream,
-    StreamForm,
     group_into_objects,
     stage_group,
     stage_streams,
@@ -49,6 +47,7 @@ from streamhouse_spark.log.segments.writer import (
     stage_inline,
 )
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.log.transactions import written_ranges
 from streamhouse_spark.schema.defaults import same_defaults
 from streamhouse_spark.schema.evolution import is_same_column
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
@@ -56,10 +55,10 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 INLINE_BYTES_MAX = 256 << 10
-"""Bytes of rows that one commit record holds, for a table with up to `INLINE_BUCKETS` buckets."""
+"""Maximum bytes of rows in one commit record, for a table with up to `INLINE_BUCKETS` buckets."""
 INLINE_BUCKETS = 256
-"""Number of buckets from which on the share of a bucket does not shrink further: a few rows per bucket would otherwise
-need an object per bucket. The record's manifest then holds the rows of all buckets.
+"""With more buckets, the limit per bucket does not shrink further: a few rows per bucket would otherwise need an object
+per bucket. The record's manifest then holds the rows.
 """
 SEGMENT_BYTES_MAX = 256 << 20
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
@@ -67,13 +66,13 @@ PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
 """Objects that are written concurrently."""
 CUTTERS = 2
-"""Threads that sort rows by bucket at the same time."""
+"""Threads that sort rows by bucket while objects are written."""
 FEW_BUCKETS = range(2, 9)
-"""Numbers of buckets whose objects are all written concurrently. They are too few to share objects, and one multipart
-upload per bucket takes little memory.
+"""Numbers of buckets whose objects are all written concurrently, which needs little memory. A large append to 4 buckets
+takes two thirds of the time.
 """
 STEP_BYTES_MAX = 64 << 20
-"""Bytes of rows that each of these threads sorts at once."""
+"""Bytes of rows that a thread sorts per step."""
 
 
 def inline_bytes_per_bucket(bytes_max: int, num_buckets: int) -> int:
@@ -82,13 +81,13 @@ def inline_bytes_per_bucket(bytes_max: int, num_buckets: int) -> int:
 
 
 def inline_bytes_total(bytes_max: int, num_buckets: int) -> int:
-    """Return the inline bytes of all buckets: 4 MiB for 4,096 buckets if the limit for few is 256 KiB."""
+    """Return the inline bytes of all buckets: 4 MiB for 4,096 buckets if ``bytes_max`` is 256 KiB."""
     return max(bytes_max, num_buckets * inline_bytes_per_bucket(bytes_max, num_buckets))
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Staged rows that are not committed yet: those of one append, of one Spark task, or several combined."""
+    """Staged rows that are not committed yet, of one append, one Spark task, or several tasks."""
 
     table_uuid: str
     schema_id: int
@@ -96,7 +95,7 @@ class StagedRows:
     staged_ms: int
     """Store time at which staging started."""
     missing: frozenset[int] = frozenset()
-    """Ids of columns that the input rows did not have: the schema's defaults fill them."""
+    """Ids of columns that were missing from the input rows and have the schema's defaults."""
     checks: tuple[Check, ...] = ()
     """The constraints that the rows were checked against."""
 
@@ -107,16 +106,14 @@ class StagedRows:
 
 @dataclass(frozen=True, slots=True)
 class BucketRouter:
-    """Routes rows to buckets by the hash of ``bucket_key``. Without a key all rows of a batch go to one bucket
-    (sticky).
-    """
+    """Routes rows to buckets by the hash of ``bucket_key``. Without a key, all rows of a batch get one bucket."""
 
     num_buckets: int
     bucket_key: tuple[str, ...] = ()
     lake_format: LakeFormat = "iceberg"
     """The lake format whose hash is used."""
     limited_columns: tuple[str, ...] = ()
-    """Columns whose values the lake's partitions must be able to hold."""
+    """Partition columns whose values are limited by the lake format."""
 
     @classmethod
     def of(cls, num_buckets: int, properties: TableProperties) -> BucketRouter:
@@ -124,7 +121,7 @@ class BucketRouter:
 
 
 class RowStager:
-    """Stages rows of the table's schema as segments. Used by `append` and inside Spark tasks."""
+    """Stages rows of the table's schema as segments, for appends and inside Spark tasks."""
 
     def __init__(
         self,
@@ -141,8 +138,9 @@ class RowStager:
         table: str = "the table",
         inline_bytes_max: int = INLINE_BYTES_MAX,
     ) -> None:
-        """Take the table's rules for rows. ``numbers`` fills the identity column of rows without a value; with
-        ``keeps_given`` rows may already have values there.
+        """Create a stager with the table's rules for rows.
+
+        ``numbers`` fills the identity column of rows without a value. With ``keeps_given`` rows may have values there.
         """
         self._numbers = numbers
         self._keeps_given = keeps_given
@@ -160,9 +158,9 @@ class RowStager:
     def stage(self, rows: pa.Table, missing: frozenset[int] = frozenset(), num_updated: int = 0) -> StagedRows:
         """Stage all rows. They are durable when this returns, and visible once they are committed.
 
-        ``missing`` is as in `StagedRows`. The first ``num_updated`` rows are after-images of updates. Raises before
-        anything is stored: `ConstraintViolatedError` for rows that violate a constraint, and as `check_paimon_values`,
-        `fill_generated_columns` and `IdentityRanges.numbered`.
+        ``missing`` is that of `StagedRows`. The first ``num_updated`` rows are after-images of updates. Raises before
+        anything is stored: `ConstraintViolatedError`, and the errors of `check_paimon_values`, `fill_generated_columns`
+        and `IdentityRanges.assign_numbers`.
         """
         rows = self.fill_generated(rows)
         if self._numbers is not None:
@@ -181,11 +179,11 @@ class RowStager:
         return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def fill_generated(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with the values of generated columns. Raises as `fill_generated_columns`."""
+        """Return the rows with the values of generated columns. Raises the errors of `fill_generated_columns`."""
         return fill_generated_columns(self._generated, rows, self._table)
 
     def _counts(self, rows: pa.Table) -> dict[int, int]:
-        """Return the number of these rows per bucket. Without a bucket key all may be in any one bucket."""
+        """Return an upper bound on the number of these rows per bucket. It is exact with a bucket key."""
         routing = self._routing
         if not routing.bucket_key:
             return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
@@ -198,34 +196,29 @@ class RowStager:
         return dict(enumerate(counts.tolist()))
 
     def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
-        """Write the rows as segments, those of a bucket in their order."""
-        if rows.nbytes >= PARALLEL_BYTES_MIN and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
+        """Write the rows as segments. The rows of a bucket keep their order."""
+        is_large = rows.nbytes >= PARALLEL_BYTES_MIN
+        if is_large and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
             return self._as_streams(rows)
         parts = ((bucket, part) for piece in _cut_pieces(rows) for bucket, part in self._route_rows(piece))
         groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
-        if rows.nbytes < PARALLEL_BYTES_MIN:
-            for group in groups:
-                staged |= self._as_object(group, self._world.ids.new_uuid())
-            return [staged[number] for number in sorted(staged)]
-        # While one object is uploaded, the next is sorted and written. No more than that is in memory.
-        waiting: deque[Future[dict[int, StagedSegment]]] = deque()
-        with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
-            for group in groups:
-                if len(waiting) == WRITERS:
-                    staged |= waiting.popleft().result()
-                waiting.append(pool.submit(self._as_object, group, self._world.ids.new_uuid()))
-            for future in waiting:
-                staged |= future.result()
+        named_groups = ((group, self._world.ids.new_uuid()) for group in groups)
+        if not is_large:
+            for named_group in named_groups:
+                staged |= self._as_object(named_group)
+        else:  # while one object is uploaded, the rows of the next are sorted and written
+            with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
+                for segments in map_with_prefetch(pool, self._as_object, named_groups, num_ahead=WRITERS - 1):
+                    staged |= segments
         return [staged[number] for number in sorted(staged)]
 
     def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
-        """Write the rows as segments of few buckets. Each segment grows while further rows are sorted by bucket."""
-        form = StreamForm(self._options, SEGMENT_BYTES_MAX)
+        """Write the rows as segments of few buckets. Each segment grows while more rows are sorted by bucket."""
 
         def open_stream(bucket: int) -> SegmentStream:
-            uuid = self._world.ids.new_uuid()
-            return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, form)
+            uuid, bytes_max = self._world.ids.new_uuid(), SEGMENT_BYTES_MAX
+            return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, self._options, bytes_max)
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
             steps = map_with_prefetch(
@@ -233,13 +226,16 @@ class RowStager:
             )
             return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
-    def _as_object(self, group: Sequence[tuple[int, tuple[int, pa.Table]]], uuid: str) -> dict[int, StagedSegment]:
-        """Write the group's segments to one object, and return them by their number."""
+    def _as_object(
+        self, named_group: tuple[Sequence[tuple[int, tuple[int, pa.Table]]], str]
+    ) -> dict[int, StagedSegment]:
+        """Write a group's segments to the object with this uuid, and return the segments by their number."""
+        group, uuid = named_group
         staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _route_rows(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-        """Yield the rows of each bucket, in their order."""
+        """Yield the rows of each bucket. They keep their order."""
         routing = self._routing
         if routing.num_buckets == 1:
             yield 0, rows
@@ -286,9 +282,8 @@ def _sort_by_bucket(routing: BucketRouter, rows: pa.Table) -> list[Part]:
 
 def _cut_pieces(rows: pa.Table) -> Iterator[pa.Table]:
     """Cut rows into slices of about `SEGMENT_BYTES_MAX`, measured row by row: few rows may have most of the bytes."""
-    if not rows.num_rows:
-        return
-    yield from arrow_rows.slice_by_size(rows, min(SEGMENT_BYTES_MAX, arrow_rows.SLICE_BYTES_MAX))
+    if rows.num_rows:
+        yield from arrow_rows.slice_by_size(rows, min(SEGMENT_BYTES_MAX, arrow_rows.SLICE_BYTES_MAX))
 
 
 def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
@@ -297,8 +292,8 @@ def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
     first = parts[0]
     if any(p.table_uuid != first.table_uuid for p in parts):
         raise CommitConflictError(
-            "rows were staged for different tables; was the table dropped and created again? "
-            "Nothing was written, write them again"
+            "rows were staged for different tables: the table was dropped and created again; nothing was written, "
+            "write the rows again"
         )
     segments = tuple(s for p in parts for s in p.segments)
     missing = frozenset[int]().union(*(p.missing for p in parts))
@@ -307,9 +302,9 @@ def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
 
 
 Require = Callable[[TableState], None]
-"""Raises if the rows must not follow a state."""
+"""Raises if the rows must not be committed on top of a state."""
 Removing = Callable[[TableState], Sequence[Action]]
-"""Returns the actions that delete rows of a state before others are added. Called by every attempt."""
+"""Returns the actions that delete rows of a state before rows are added. Every attempt calls it."""
 
 
 def commit_staged(
@@ -321,17 +316,16 @@ def commit_staged(
     removing: Removing | None = None,
     require: Require | None = None,
 ) -> tuple[BucketOffsets, CommitResult]:
-    """Add staged rows to the table in one record, and return their offsets.
+    """Commit staged rows as one record, and return their offsets.
 
-    With ``overwrite`` the same record first truncates the table, so that exactly these rows are left. With ``removing``
-    it first deletes the rows of these actions. A transaction that is already stored writes nothing and returns the
-    offsets of its first commit. With a transaction a record is written even without rows, so that its version is
-    stored. ``require`` is called with the state that the record follows, by every attempt, and with the state that has
-    the transaction already.
+    With ``overwrite`` the record first truncates the table; with ``removing`` it first deletes the rows of these
+    actions. ``require`` is called with the state before the record, in each attempt. A transaction that is already
+    stored writes nothing and returns the offsets of its first commit, after ``require`` was called with the latest
+    state. A transaction without rows is committed too, so that its version is stored.
     """
 
     def plan_append(state: TableState, time_ms: int) -> Sequence[Action]:
-        require_not_dropped(state)  # also if nothing would change
+        require_not_dropped(state)  # also if there is nothing to append
         if require is not None:
             require(state)
         truncates = make_truncate_actions(state) if overwrite else ()
@@ -341,29 +335,28 @@ def commit_staged(
         return (*(truncates if removing is None else removing(state)), *added)
 
     is_shared = not overwrite and removing is None
-    committed = log.commit(plan_append, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
-    if committed.duplicate_of is not None and require is not None:
-        require(committed.state)
-    return offsets_of_commit(committed), committed
+    result = log.commit(plan_append, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
+    if result.duplicate_of is not None and require is not None:
+        require(result.state)
+    return offsets_of_commit(result), result
 
 
-def offsets_of_commit(committed: CommitResult) -> BucketOffsets:
+def offsets_of_commit(result: CommitResult) -> BucketOffsets:
     """Return the offsets that an attempt wrote, or that its transaction wrote before."""
-    if committed.duplicate_of is not None:
-        return BucketOffsets(committed.duplicate_of.offsets)
-    before, after = committed.before, committed.state
-    if committed.ends is not None:
-        starts, ends = committed.ends
-        return BucketOffsets({b: OffsetRange(starts[b], ends[b]) for b in ends if ends[b] > starts[b]})
-    written = {b: OffsetRange(max(before.buckets[b].end, log_.start), log_.end) for b, log_ in after.buckets.items()}
+    if result.duplicate_of is not None:
+        return BucketOffsets(result.duplicate_of.offsets)
+    if result.ends is not None:
+        return BucketOffsets(written_ranges(result.ends))
+    before, after = result.before.buckets, result.state.buckets
+    written = {b: OffsetRange(max(before[b].end, log.start), log.end) for b, log in after.items()}
     return BucketOffsets({b: r for b, r in written.items() if r})
 
 
 def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
-    """Return the actions that empty the table; none if it has been empty since it was created or last truncated.
+    """Return the actions that empty the table; none if no row was appended since it was created or last truncated.
 
-    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset, so that the
-    truncation is visible.
+    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset. The truncation is
+    then visible in the first offsets.
     """
     if state.has_adopted_rows_alone:
         return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
@@ -378,11 +371,11 @@ def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int
 def make_append_action(
     state: TableState, staged: StagedRows, time_ms: int, ends: dict[int, int] | None = None
 ) -> Append:
-    """Return the action that appends staged rows at the ends of a state, or at other ``ends``. Pure.
+    """Return the action that appends staged rows at the ends of a state, or at the given ``ends``.
 
-    Raises `CommitConflictError` for rows that the table no longer accepts, or never did.
+    Raises `CommitConflictError` for rows that the table does not accept, or no longer accepts.
     """
-    _require_fresh(state, staged, time_ms)
+    _require_valid(state, staged, time_ms)
     ends = state.ends if ends is None else ends
     placed = []
     for piece in staged.segments:
@@ -392,16 +385,16 @@ def make_append_action(
     return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
 
 
-def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
-    """Raise `CommitConflictError` for staged rows that the table no longer accepts, or never did."""
+def _require_valid(state: TableState, staged: StagedRows, now_ms: int) -> None:
+    """Raise `CommitConflictError` for staged rows that the table does not accept, or no longer accepts."""
     if state.primary_key:
         raise CommitConflictError(
-            f"{state.name} has a primary key: rows are upserted, not appended; nothing was written"
+            f"cannot append to {state.name}: it has a primary key; nothing was written, upsert the rows"
         )
     if staged.table_uuid != state.table_uuid:
         raise CommitConflictError(
-            f"rows were staged for table {staged.table_uuid}, {state.name} is now {state.table_uuid}: it was dropped "
-            "and created again; write them again",
+            f"rows were staged for table {staged.table_uuid}, but {state.name} is now {state.table_uuid}: it was "
+            "dropped and created again; nothing was written, write the rows again",
         )
     for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
         written = state.schemas[schema_id]
@@ -411,21 +404,21 @@ def _require_fresh(state: TableState, staged: StagedRows, now_ms: int) -> None:
         (c.name, c.text) for c in staged.checks
     }:
         raise CommitConflictError(
-            f"{state.name}: a constraint was added while rows were written; nothing was written, write them again"
+            f"{state.name}: a constraint was added while rows were staged; nothing was written, write them again"
         )
     if staged.segments and not is_retained(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
         age_ms = now_ms - staged.staged_ms
         raise CommitConflictError(
-            f"{state.name}: rows were staged so long ago ({age_ms} ms) that maintenance may have deleted them; nothing "
-            "was written, write them again",
+            f"{state.name}: rows were staged {age_ms} ms ago, and maintenance may have deleted them since; nothing was "
+            "written, write them again",
         )
 
 
 def is_retained(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
     """Return whether segments of these uuids, staged at ``staged_ms`` and never committed, cannot have been deleted.
 
-    Maintenance first condemns orphans in the log, and drops these entries long after the segments are too old here.
-    Every attempt to commit them must check: its process may have slept since.
+    Maintenance condemns orphans in the log before it deletes them, and drops these entries long after the segments are
+    too old here. Every attempt must check this, because its process may have been suspended.
     """
     if now_ms - staged_ms > STAGED_AGE_MS_MAX:
         return False
@@ -433,21 +426,21 @@ def is_retained(state: TableState, segments: Iterable[str | None], staged_ms: in
 
 
 def schema_changed_error(state: TableState) -> CommitConflictError:
-    """Return the error for rows whose schema has not `has_same_meaning` as the current one."""
+    """Return the error for staged rows whose columns changed concurrently."""
     return CommitConflictError(
-        f"{state.name}: its columns were renamed or dropped while rows were written, or have other defaults now; "
-        f"nothing was written, write them again by its columns {', '.join(state.schema.names)}",
+        f"{state.name}: its columns were renamed or dropped while rows were staged, or have other defaults now; "
+        f"nothing was written, write the rows again with its columns {', '.join(state.schema.names)}",
     )
 
 
 def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
-    """Return whether rows that were staged with an older schema mean the same in the current one.
+    """Return whether rows that were staged with an older schema are valid for the ``current`` schema.
 
     Input columns match by name, so each name must still denote its column, with the same or a wider type.
     """
-    now = {c.id: c for c in current.columns}
+    current_columns = {c.id: c for c in current.columns}
     for before in written.columns:
-        column = now.get(before.id)
+        column = current_columns.get(before.id)
         if column is None or not is_same_column(before, column):
             return False
         if before.nullable and not column.nullable:

@@ -1,9 +1,11 @@
-"""`TableState`: the state of a table after a commit record. Pure: folding records never touches storage."""
+"""`TableState`, the state of a table after a commit record, and the fold of records into it. Does no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from itertools import pairwise
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -12,21 +14,26 @@ from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.option_parsing import parse_names
-from streamhouse_spark.core.paths import manifest_key, segment_key, tag_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key, tag_key
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log import delete_vectors as masks
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, KvSnapshot, SetArchive, Tag, TieredSnapshot
-from streamhouse_spark.log.delete_vectors import (
-    NO_DROPPED_ROWS,
+from streamhouse_spark.log.deletion_vectors import (
+    NO_DELETIONS,
+    DeleteRows,
+    Deletion,
     Deletions,
-    DroppedPartitionRows,
     PartitionDropRows,
-    Truncation,
+    count_rows,
+    rows_from,
+    unapplied_deletes,
+    unapplied_file_deletes,
+    union_deleted_file_rows,
+    union_deleted_offsets,
 )
-from streamhouse_spark.log.history_epochs import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.history_index import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment, shared_uuids
 from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry
@@ -35,6 +42,8 @@ from streamhouse_spark.schema.partitioning import FormerPartitioning, SetPartiti
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 LAKE_HISTORY_MAX = 100
+DELETIONS_MAX: Final = 64
+"""Records whose deletions a state holds separately; the deletions of older records are merged."""
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
 """The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
 
@@ -83,8 +92,41 @@ def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Truncation:
+    """The last record that truncated the table: rows below ``offsets[bucket]`` no longer belong to it."""
+
+    commit: int
+    time_ms: int
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedPartitionRows:
+    """The rows of dropped partitions."""
+
+    named: Deletions = NO_DELETIONS
+    """Rows of dropped partitions that the log still holds, the latest drop last."""
+    accounted: int = 0
+    """Number of rows missing from the recorded lake snapshot that are known to be deleted, or were named here."""
+    newest: int = 0
+    """Number of the last record that named rows; 0 for none."""
+
+    def to_json(self) -> dict[str, Any]:
+        named = [deletion.to_json() for deletion in self.named]
+        return {"accounted": self.accounted, "newest": self.newest, "named": named}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DroppedPartitionRows:
+        named = Deletions(Deletion.from_json(entry) for entry in data["named"])
+        return cls(named, int(data["accounted"]), int(data["newest"]))
+
+
+NO_DROPPED_ROWS: Final = DroppedPartitionRows()
+
+
+@dataclass(frozen=True, slots=True)
 class BucketLog:
-    """The hot log of one bucket: its segments are dense, in order, and hold exactly the offsets ``[start, end)``.
+    """The hot log of one bucket. Its segments are in order and hold exactly the offsets ``[start, end)``.
 
     The first segment may begin before ``start``: trimming moves the start, not the rows.
     """
@@ -127,7 +169,7 @@ class TableState:
     manifests: Mapping[int, str] = field(default_factory=dict)
     """Record number → manifest, for records that may still be read."""
     consumers: Mapping[str, ConsumerPosition] = field(default_factory=dict)
-    deletions: Deletions = masks.NO_DELETIONS
+    deletions: Deletions = NO_DELETIONS
     """Deleted rows of a log table that the log or the lake still holds, the latest deletion last."""
     dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
@@ -212,12 +254,10 @@ class TableState:
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         applied_through, offsets = (self.lake.applied_through, self.lake.offsets) if self.lake is not None else (0, {})
-        appended -= masks.count_rows(masks.unapplied_deletes(self.deletions, applied_through, offsets))
+        appended -= count_rows(unapplied_deletes(self.deletions, applied_through, offsets))
         if self.lake is None or ADOPTED in self.properties:
             return appended
-        of_files = masks.count_rows(
-            masks.union_deleted_file_rows(masks.unapplied_file_deletes(self.deletions, applied_through))
-        )
+        of_files = count_rows(union_deleted_file_rows(unapplied_file_deletes(self.deletions, applied_through)))
         return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
 
     @property
@@ -242,6 +282,22 @@ class TableState:
     def lake_offset(self, bucket: int) -> int:
         """Return the offset below which the table's rows of the bucket are in the recorded lake snapshot."""
         return self.lake.offsets.get(bucket, 0) if self.lake else self.first_offset(bucket)
+
+    def has_same_lake_files(self, snapshot_id: int | None, other_id: int | None) -> bool:
+        """Return whether the files without offsets that two lake snapshots share are unchanged between the snapshots.
+
+        A position then means the same row in both. False if a snapshot is None or not recorded.
+        """
+        if snapshot_id is None or other_id is None:
+            return False
+        if snapshot_id == other_id:
+            return True
+        history = self.lake_history
+        places = [[i for i, s in enumerate(history) if s.snapshot_id == lake_id] for lake_id in (snapshot_id, other_id)]
+        if not all(places):
+            return False
+        first, last = sorted((places[0][-1], places[1][-1]))
+        return all(snapshot.keeps_files for snapshot in history[first + 1 : last + 1])
 
     @property
     def lake_is_outdated(self) -> bool:
@@ -345,7 +401,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, buckets=_apply_append(state, segments))
         case act.Replace():
             return _apply_compaction(state, action, record)
-        case masks.DeleteRows():
+        case DeleteRows():
             return replace(state, deletions=_apply_delete(state, action, record))
         case act.Trim(starts):
             return _apply_trim(state, starts, record)
@@ -354,8 +410,9 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.TieredSnapshot():
             return _apply_tiered_snapshot(state, action)
         case PartitionDropRows():
-            dropped = state.dropped_rows.with_action(action, record.number, record.time_ms)
-            return replace(state, dropped_rows=dropped)
+            named = _append_deletion(state.dropped_rows.named, DeleteRows(action.rows), record)
+            accounted = state.dropped_rows.accounted + action.count
+            return replace(state, dropped_rows=DroppedPartitionRows(named, accounted, record.number))
         case act.ResetLake():
             return _apply_reset_lake(state, action, record)
         case act.SetProperties(changed, removed):
@@ -450,34 +507,128 @@ def _apply_trim(state: TableState, starts: Mapping[int, int], record: Record) ->
         removed.extend(s for s in log.segments if s.end_offset <= start)
         buckets[bucket] = BucketLog(max(log.start, start), log.end, retained)
     condemned = _condemn(state, _object_keys(state, tuple(removed)), record, orphan=False)
-    deletions = state.deletions if state.recorded_lake is not None else masks.from_offsets(state.deletions, starts)
-    dropped = state.dropped_rows.from_offsets(starts)
+    deletions = state.deletions if state.recorded_lake is not None else _deletions_from(state.deletions, starts)
+    dropped = replace(state.dropped_rows, named=_deletions_from(state.dropped_rows.named, starts))
     trimmed = replace(state, buckets=buckets, condemned=condemned, deletions=deletions, dropped_rows=dropped)
     return _drop_applied_deletes(trimmed)
 
 
-def _apply_tiered_snapshot(state: TableState, pair: TieredSnapshot) -> TableState:
-    paired = with_latest_lake(replace(state, lake_history=(*state.lake_history, pair)[-LAKE_HISTORY_MAX:]))
-    if not state.primary_key and state.begins_at(pair.starts):
-        dropped = state.dropped_rows.with_pair(*masks.count_newly_dropped(state.deletions, state.lake, pair))
-        paired = replace(paired, dropped_rows=dropped)
-    return _drop_applied_deletes(paired)
+def _apply_tiered_snapshot(state: TableState, snapshot: TieredSnapshot) -> TableState:
+    tiered = with_latest_lake(replace(state, lake_history=(*state.lake_history, snapshot)[-LAKE_HISTORY_MAX:]))
+    if not state.primary_key and state.begins_at(snapshot.starts):
+        dropped, applied = count_newly_dropped(state.deletions, state.lake, snapshot)
+        if 0 < dropped <= applied:  # otherwise a partition was dropped, and an action explains the rows
+            accounted = state.dropped_rows.accounted + dropped
+            tiered = replace(tiered, dropped_rows=replace(state.dropped_rows, accounted=accounted))
+    return _drop_applied_deletes(tiered)
+
+
+def count_newly_dropped(
+    deletions: Sequence[Deletion], before: TieredSnapshot | None, after: TieredSnapshot
+) -> tuple[int, int]:
+    """Return how many more rows are missing from a lake snapshot than from the one before.
+
+    Also returns how many deletes the snapshot newly applies: if these are fewer, a partition was dropped.
+    """
+    dropped_before, applied_through, offsets = (
+        (before.dropped_rows, before.applied_through, before.offsets) if before is not None else (0, 0, {})
+    )
+    unapplied_before = unapplied_deletes(deletions, applied_through, offsets)
+    unapplied = unapplied_deletes(deletions, after.applied_through, after.offsets)
+    return after.dropped_rows - dropped_before, count_rows(unapplied_before) - count_rows(unapplied)
 
 
 def _drop_applied_deletes(state: TableState) -> TableState:
-    """Drop the offsets of deleted rows that neither the log nor the recorded lake snapshot holds."""
+    """Drop the deleted rows that neither the log nor the recorded lake snapshot holds."""
     if (lake := state.lake) is None or not state.deletions:
         return state
     held = {bucket: min(log.start, lake.offsets.get(bucket, 0)) for bucket, log in state.buckets.items()}
-    return replace(state, deletions=masks.drop_applied_deletes(state.deletions, lake.applied_through, held))
+    return replace(state, deletions=_deletions_after_apply(state.deletions, lake.applied_through, held))
 
 
-def _apply_delete(state: TableState, action: masks.DeleteRows, record: Record) -> Deletions:
-    held = {bucket: OffsetRange(state.first_offset(bucket), log.end) for bucket, log in state.buckets.items()}
-    pairs = state.lake_history, state.lake
-    if (conflict := masks.find_already_deleted(action, held, state.deleted, state.deletions, *pairs)) is not None:
-        raise CorruptDataError(f"record {record.number} of {state.name} deletes rows of {conflict}")
-    return masks.append_deletion(state.deletions, action, record.number, record.time_ms)
+def _deletions_after_apply(deletions: Deletions, applied_through: int, held: Mapping[int, int]) -> Deletions:
+    """Return the deletions after a lake snapshot applied those up to the record ``applied_through``.
+
+    Applied deletes below ``held`` are dropped, because only the lake could have held the rows. So are all applied
+    deletes of rows in lake files.
+    """
+
+    def after_apply(deletion: Deletion) -> Deletion:
+        if deletion.commit > applied_through:
+            return deletion
+        rows = rows_from(deletion.rows, held)
+        is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
+        return replace(deletion, rows=rows, is_in_lake=is_in_lake, files={}, snapshot_id=None)
+
+    return Deletions(map(after_apply, deletions))
+
+
+def _apply_delete(state: TableState, action: DeleteRows, record: Record) -> Deletions:
+    if (place := _find_rows_not_live(state, action)) is not None:
+        raise CorruptDataError(
+            f"record {record.number} of {state.name} deletes rows of {place} that are not the table's"
+        )
+    return _append_deletion(state.deletions, action, record)
+
+
+def _find_rows_not_live(state: TableState, action: DeleteRows) -> str | None:
+    """Return a bucket or lake file of which the action deletes rows that are not live; None if all rows are live."""
+    for bucket, runs in action.rows.items():
+        log = state.buckets.get(bucket)
+        is_held = log is not None and runs and runs.within(OffsetRange(state.first_offset(bucket), log.end)) == runs
+        if not is_held or (bucket in state.deleted and state.deleted[bucket].common(runs)):
+            return f"bucket {bucket}"
+    lake_id = state.lake.snapshot_id if state.lake is not None else None
+    deleted_file_rows = union_deleted_file_rows(state.deletions) if action.files else {}
+    for name, runs in action.files.items():
+        is_held = runs and state.has_same_lake_files(action.snapshot_id, lake_id)
+        if not is_held or (name in deleted_file_rows and deleted_file_rows[name].common(runs)):
+            return f"lake file {name}"
+    return None
+
+
+def _append_deletion(deletions: Deletions, action: DeleteRows, record: Record) -> Deletions:
+    if not action.rows and not action.files:
+        return deletions
+    number, time_ms = record.number, record.time_ms
+    deletion = Deletion(number, time_ms, dict(action.rows), number, time_ms)
+    deletion = replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)
+    return deletions.with_rows(_merge_oldest_deletions((*deletions, deletion)), action.rows)
+
+
+def _merge_oldest_deletions(deletions: Iterable[Deletion]) -> Deletions:
+    """Return the deletions in record order, at most `DELETIONS_MAX`: the oldest are merged.
+
+    Deletions of lake file rows stay separate, so that no lake snapshot applies them twice.
+    """
+    ordered = sorted(deletions, key=lambda deletion: deletion.commit)
+    while len(ordered) > DELETIONS_MAX:
+        at = next((i for i, (a, b) in enumerate(pairwise(ordered)) if not a.files and not b.files), None)
+        if at is None:
+            break
+        first, second = ordered[at : at + 2]
+        is_in_lake = first.is_in_lake or second.is_in_lake
+        merged = replace(first, commit=second.commit, time_ms=second.time_ms, is_in_lake=is_in_lake)
+        ordered[at : at + 2] = [replace(merged, rows=union_deleted_offsets((first, second)))]
+    return Deletions(ordered)
+
+
+def _deletions_from(deletions: Deletions, starts: Mapping[int, int]) -> Deletions:
+    """Return the deletions of rows at or above ``starts``. Buckets without a start keep all rows."""
+    left = (replace(deletion, rows=rows_from(deletion.rows, starts)) for deletion in deletions)
+    return Deletions(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
+
+
+def _without_files(deletions: Iterable[Deletion]) -> Deletions:
+    """Return the deletions without rows of lake files, for a table with another lake."""
+    return Deletions(replace(d, files={}, snapshot_id=None, is_in_lake=True) if d.files else d for d in deletions)
+
+
+def deletions_in_latest_lake(state: TableState) -> Deletions:
+    """Return the deletions with their file rows as positions in the latest lake snapshot, which has the same files."""
+    if (lake := state.lake) is None:
+        return _without_files(state.deletions)
+    return Deletions(replace(d, snapshot_id=lake.snapshot_id) if d.files else d for d in state.deletions)
 
 
 def _apply_kv_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) -> TableState:
@@ -508,7 +659,7 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
         buckets={bucket: BucketLog(offsets[bucket], offsets[bucket]) for bucket in state.buckets},
         condemned=_condemn(state, _object_keys(state, segments), record, orphan=False),
         truncation=Truncation(record.number, record.time_ms, dict(offsets)),
-        deletions=masks.NO_DELETIONS,
+        deletions=NO_DELETIONS,
         dropped_rows=NO_DROPPED_ROWS,
         snapshots={},
         archive=NO_ARCHIVE,
@@ -526,11 +677,11 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
     if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
-        moved = replace(moved, deletions=masks.sort_deletions((*state.deletions, *state.dropped_rows.named)))
-    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=masks.without_files(moved.deletions))
+        moved = replace(moved, deletions=_merge_oldest_deletions((*state.deletions, *state.dropped_rows.named)))
+    moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=_without_files(moved.deletions))
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}
-        deletions = masks.from_offsets(moved.deletions, begins)
+        deletions = _deletions_from(moved.deletions, begins)
         moved = replace(moved, truncation=Truncation(record.number, record.time_ms, begins), deletions=deletions)
     return with_latest_lake(moved)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, get_args
 
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.option_parsing import without_secrets
-from streamhouse_spark.core.paths import tiering_failures_key
+from streamhouse_spark.core.warehouse_layout import tiering_failures_key
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError, StreamhouseError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage

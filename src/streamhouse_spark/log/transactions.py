@@ -23,7 +23,7 @@ import xxhash
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.record import batch_from_json, batch_to_json, ranges_from_json, ranges_to_json
 
 

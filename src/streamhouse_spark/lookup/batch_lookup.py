@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import commit_key, table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, StorageError, quote
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys, encode_lmdb_prefix
 from streamhouse_spark.keys.keyed_batch import Places

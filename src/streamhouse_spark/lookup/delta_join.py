@@ -37,7 +37,7 @@ from streamhouse_spark.core.arrow_rows import combine_chunks, distinct_rows, tak
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
-from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, parse_how, parse_on
 from streamhouse_spark.schema.ddl import type_name

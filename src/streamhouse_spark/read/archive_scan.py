@@ -22,7 +22,7 @@ _TRIES: Final = 3
 
 
 class ArchiveReader:
-    """Reads the archived scan tasks of one read. Each page is read once. Safe for use by several threads."""
+    """Reads the `ArchiveScanTask`s of one scan, and each page once. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -32,7 +32,7 @@ class ArchiveReader:
     def batches(self, task: ArchiveScanTask, schema: TableSchema) -> Iterator[LogBatch]:
         """Read the changes of a scan task: the change type, then the columns of the schema.
 
-        Raises `CorruptDataError` and `SnapshotExpiredError` as `read_page` and `read_segment` do.
+        Raises `CorruptDataError` and `SnapshotExpiredError`.
         """
         read_schema = TableSchema((CHANGE_COLUMN, *schema.columns))
         try:
@@ -41,7 +41,7 @@ class ArchiveReader:
             state = self._table.refresh()
             if any(page.uuid == task.page for page in state.archive.pages):
                 raise CorruptDataError(
-                    f"the change archive of {state.name} names a file that is missing; restore it ({error})"
+                    f"a file of the change archive of {state.name} is missing; restore it ({error})"
                 ) from error
             raise
 
@@ -54,10 +54,10 @@ class ArchiveReader:
 
 
 def count_archived_bytes(table: TableHandle, state: TableState) -> int:
-    """Return the size of the archived changes in bytes, without those that the log still holds. Reads every page.
+    """Return the bytes of the archived changes that the log no longer contains. Reads every page.
 
-    If the pages of the state were compacted since, counts those of the latest state. Raises `CorruptDataError`,
-    `SnapshotExpiredError`.
+    If the pages of the state were compacted since, the pages of the latest state are counted. Raises
+    `CorruptDataError`, `SnapshotExpiredError`.
     """
     for attempt in range(_TRIES):
         uuids = [page.uuid for page in state.archive.pages]
@@ -74,23 +74,23 @@ def count_archived_bytes(table: TableHandle, state: TableState) -> int:
 
 
 class ArchiveTimeIndex:
-    """Offsets by commit time for a state whose hot log does not reach back far enough. Each page is read once."""
+    """Finds offsets by commit time, also of archived changes. Reads each page of the archive once."""
 
     def __init__(self, storage: Storage, state: TableState) -> None:
         self._storage = storage
         self._state = state
-        self._held = usable_archive(state)
+        self._archive = usable_archive(state)
         self._pages: dict[str, PageContent] = {}
 
     def offset_at(self, bucket: int, timestamp_ms: int) -> int | None:
-        """Return the bucket's first offset committed at or after ``timestamp_ms``, at most the hot log's start.
+        """Return the bucket's first offset committed at or after ``timestamp_ms``, at most the log start offset.
 
         None if unknown, because earlier changes may have been dropped from the archive.
         """
         log = self._state.buckets[bucket]
-        first = self._held.starts.get(bucket, log.start)
+        first = self._archive.starts.get(bucket, log.start)
         reaches_first = first == self._state.first_offset(bucket)
-        for page, start, end in pages_between(self._held, bucket):
+        for page, start, end in pages_between(self._archive, bucket):
             if start >= log.start or page.last_ms < timestamp_ms:
                 continue
             segments = [s for s in self._content(page.uuid).segments if s.bucket == bucket]
@@ -103,10 +103,11 @@ class ArchiveTimeIndex:
         """Return the bucket's first retained offset committed at or after ``timestamp_ms``, or the bucket's end."""
         log = self._state.buckets[bucket]
         offset = offset_at(log, timestamp_ms)
-        if offset > log.start or not self._held:
+        if offset > log.start or not self._archive:
             return offset
-        archived_offset = self.offset_at(bucket, timestamp_ms)
-        return min(self._held.starts.get(bucket, log.start), log.start) if archived_offset is None else archived_offset
+        if (archived_offset := self.offset_at(bucket, timestamp_ms)) is not None:
+            return archived_offset
+        return min(self._archive.starts.get(bucket, log.start), log.start)
 
     def _content(self, uuid: str) -> PageContent:
         if uuid not in self._pages:

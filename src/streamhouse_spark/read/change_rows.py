@@ -1,8 +1,8 @@
-"""Changes as rows: the form of Spark's ``CHANGES``, with change type and commit, and of ``<table>$binlog``.
+"""Changes as rows: in the form of Spark's ``CHANGES``, with change type and commit, and of ``<table>$binlog``.
 
-A key has at most one change per commit. If several writers that share a record change the same key, the net change has
-the pre-image of the first and the post-image of the last. ``$binlog`` has each change of a primary-key table as one
-row, with its pre-image and post-image.
+A key has at most one change per commit. If several writers share a commit record and change the same key, the net
+change has the pre-image of the first and the post-image of the last. ``$binlog`` has one row per change of a
+primary-key table, with its pre-image and post-image.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -44,10 +43,9 @@ _NAMES = {
 }
 _OF_ADDED = (ChangeType.INSERT, ChangeType.UPDATE_AFTER)
 _OF_DELETED = (ChangeType.DELETE, ChangeType.UPDATE_BEFORE)
-Places = npt.NDArray[np.int64]
 _BEFORE = "update_before"
-_KINDS = ("insert", "update", "delete")
-_SHOWN = ("insert", "update_after", "delete")
+_CHANGELOG_TYPES = ("insert", "update_after", "delete")
+_BINLOG_TYPES = ("insert", "update", "delete")
 
 
 def split_changes(task: ChangesScanTask, target_bytes: int) -> Iterator[ChangesScanTask]:
@@ -72,35 +70,35 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of a task, metadata columns first.
 
-    A row without an offset and a net change have the offset `NO_PLACE`. ``placed_batches`` has rows with their offsets,
-    in ascending order. For a primary-key table the first column is the change type, and the columns of the task's
-    ``key`` are included.
+    ``placed_batches`` has the rows in ascending order of their offsets. In a primary-key table the first column is the
+    change type, and the columns of the task's ``key`` are included. Rows without an offset and net changes get the
+    offset `NO_PLACE`.
     """
     commits = task.commits
-    waiting: list[tuple[int, pa.RecordBatch]] = []
+    pending: list[tuple[int, pa.RecordBatch]] = []
     for offsets, batch in placed_batches:
         runs = commits.find(offsets)
         if not commits.is_grouped[runs].any():
-            yield from _take_net_changes(task, waiting, fields)
+            yield from _take_net_changes(task, pending, fields)
             yield from _commit_rows(task, runs, batch, fields, offsets)
             continue
         versions = np.where(commits.is_grouped[runs] & (runs >= 0), commits.versions[runs], -1)
         borders = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
         for first, last in pairwise(borders):
             version, part = int(versions[first]), batch.slice(first, last - first)
-            if waiting and waiting[0][0] != version:
-                yield from _take_net_changes(task, waiting, fields)
+            if pending and pending[0][0] != version:
+                yield from _take_net_changes(task, pending, fields)
             if version >= 0:
-                waiting.append((version, part))
+                pending.append((version, part))
             else:
                 yield from _commit_rows(task, runs[first:last], part, fields, offsets[first:last])
-    yield from _take_net_changes(task, waiting, fields)
+    yield from _take_net_changes(task, pending, fields)
 
 
 def _commit_rows(
     task: ChangesScanTask, runs: Int64Array, batch: pa.RecordBatch, fields: Sequence[pa.Field], offsets: Int64Array
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows at offsets of a commit, unchanged."""
+    """Yield the rows that belong to a commit, each as one change."""
     is_in_commit = runs >= 0
     if not is_in_commit.all():
         batch, runs, offsets = batch.filter(pa.array(is_in_commit)), runs[is_in_commit], offsets[is_in_commit]
@@ -113,14 +111,14 @@ def _commit_rows(
 
 
 def _take_net_changes(
-    task: ChangesScanTask, waiting: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
+    task: ChangesScanTask, pending: list[tuple[int, pa.RecordBatch]], fields: Sequence[pa.Field]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the net change of each key of the one commit whose changes are ``waiting``, and clear them."""
-    if not waiting:
+    """Yield the net change of each key in the ``pending`` changes, which belong to one commit, and clear them."""
+    if not pending:
         return
-    version = waiting[0][0]
-    rows = net_changes([batch for _, batch in waiting], task.key)
-    waiting.clear()
+    version = pending[0][0]
+    rows = net_changes([batch for _, batch in pending], task.key)
+    pending.clear()
     time_us = task.commits.times_us[np.argmax(task.commits.versions == version)]
     for batch in rows.to_batches():
         numbers = np.full(batch.num_rows, version, np.int64), np.full(batch.num_rows, time_us, np.int64)
@@ -128,23 +126,24 @@ def _take_net_changes(
 
 
 def net_changes(changes: Sequence[pa.RecordBatch], key: Sequence[str]) -> pa.Table:
-    """Return the net change of each key, in key order, from changes in log order with the change type as first column.
+    """Return the net change of each key, in key order.
 
-    A row that ends up unchanged still counts as changed.
+    ``changes`` are in log order, with the change type as the first column. A row whose last post-image equals its first
+    pre-image still has a change.
     """
     rows = pa.Table.from_batches(changes)
     kinds = rows.column(0).to_numpy()
     order, is_first = sort_by_key(encode_keys([combine_chunks(rows.column(name)) for name in key]))
     starts = np.flatnonzero(is_first)
     first, last = order[starts], order[np.append(starts[1:], len(order))[: len(starts)] - 1]
-    was = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
-    stays = np.isin(kinds[last], (ChangeType.UPDATE_AFTER, ChangeType.INSERT))
-    is_update = was & stays
+    has_before = np.isin(kinds[first], (ChangeType.UPDATE_BEFORE, ChangeType.DELETE))
+    has_after = np.isin(kinds[last], (ChangeType.UPDATE_AFTER, ChangeType.INSERT))
+    is_update = has_before & has_after
     before = np.where(is_update, ChangeType.UPDATE_BEFORE, ChangeType.DELETE)
     after = np.where(is_update, ChangeType.UPDATE_AFTER, ChangeType.INSERT)
-    is_shown = np.column_stack([was, stays]).reshape(-1)
-    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[is_shown]
-    net_rows = take_rows(rows, np.column_stack([first, last]).reshape(-1)[is_shown])
+    has_image = np.column_stack([has_before, has_after]).reshape(-1)
+    types = np.column_stack([before, after]).reshape(-1).astype(np.int8)[has_image]
+    net_rows = take_rows(rows, np.column_stack([first, last]).reshape(-1)[has_image])
     return net_rows.set_column(0, rows.schema.field(0), pa.array(types, pa.int8()))
 
 
@@ -189,19 +188,19 @@ def binlog_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Pair pre-images and post-images of changes in the form of ``$changelog``, bucket by bucket in offset order.
+    """Convert changes from the form of ``$changelog`` to the form of ``$binlog``, with one row per update.
 
-    An update has the offset of its post-image. ``before`` is null for inserts, and for updates of a table whose
-    changelog has no pre-images (``table.changelog.image`` WAL). ``after`` is null for deletes. ``schema`` is the
-    table's.
+    ``changes`` are sorted by bucket and offset. ``schema`` is that of the table. An update has the offset of its
+    post-image. ``before`` is null for inserts, and for updates if the changelog has no pre-images
+    (``table.changelog.image`` WAL). ``after`` is null for deletes.
     """
-    waiting: pa.RecordBatch | None = None
+    unpaired: pa.RecordBatch | None = None
     for batch in changes:
         if not batch.num_rows:
             continue
-        rows = batch if waiting is None else pa.concat_batches([waiting, batch])
-        waiting = rows.slice(rows.num_rows - 1) if rows.column(0)[-1].as_py() == _BEFORE else None
-        if waiting is not None:
+        rows = batch if unpaired is None else pa.concat_batches([unpaired, batch])
+        unpaired = rows.slice(rows.num_rows - 1) if rows.column(0)[-1].as_py() == _BEFORE else None
+        if unpaired is not None:
             rows = rows.slice(0, rows.num_rows - 1)
         if rows.num_rows:
             yield _pair_updates(rows, schema)
@@ -211,26 +210,28 @@ def _pair_updates(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     kinds = rows.column(0)
     is_before = pc.equal(kinds, _BEFORE).to_numpy(zero_copy_only=False)
     is_delete = pc.equal(kinds, "delete").to_numpy(zero_copy_only=False)
-    shown = np.flatnonzero(~is_before)
-    is_update = pc.equal(kinds, "update_after").to_numpy(zero_copy_only=False)[shown]
-    has_before = is_update & np.where(shown > 0, is_before[shown - 1], False)
-    before = np.where(is_delete[shown], shown, shown - 1)
-    deleted = is_delete[shown]
+    last = np.flatnonzero(~is_before)  # the only row of an insert or delete, the second of an update
+    is_update = pc.equal(kinds, "update_after").to_numpy(zero_copy_only=False)[last]
+    has_before = is_update & np.where(last > 0, is_before[last - 1], False)
+    deleted = is_delete[last]
+    before = np.where(deleted, last, last - 1)
     columns = rows.columns[len(CHANGELOG_FIELDS) :]
-    shown_kinds = kinds.take(pa.array(shown))
+    types = pc.index_in(kinds.take(pa.array(last)), value_set=pa.array(_CHANGELOG_TYPES))
     metadata = [
-        pa.array(_KINDS).take(pc.index_in(shown_kinds, value_set=pa.array(_SHOWN))).cast(CHANGE_TYPE.type),
-        *(column.take(pa.array(shown)) for column in rows.columns[1 : len(CHANGELOG_FIELDS)]),
+        pa.array(_BINLOG_TYPES).take(types).cast(CHANGE_TYPE.type),
+        *(column.take(pa.array(last)) for column in rows.columns[1 : len(CHANGELOG_FIELDS)]),
     ]
     out = binlog_schema(schema)
     images = [
         _make_struct(columns, before, has_before | deleted, out.field("before").type),
-        _make_struct(columns, shown, ~deleted, out.field("after").type),
+        _make_struct(columns, last, ~deleted, out.field("after").type),
     ]
     return pa.RecordBatch.from_arrays([*metadata, *images], schema=out)
 
 
-def _make_struct(columns: list[pa.Array], places: Places, is_present: Bools, struct: pa.StructType) -> pa.StructArray:
+def _make_struct(
+    columns: list[pa.Array], places: Int64Array, is_present: Bools, struct: pa.StructType
+) -> pa.StructArray:
     indices = pa.array(np.where(is_present, places, 0), mask=~is_present)
     fields = [struct.field(i) for i in range(struct.num_fields)]
     return pa.StructArray.from_arrays([c.take(indices) for c in columns], fields=fields, mask=pa.array(~is_present))

@@ -39,9 +39,9 @@ class CommitRanges:
     """Commit number of each range."""
     times_us: Int64Array
     is_grouped: Bools
-    """Whether the commit may have changed a key of the bucket several times, since several writers share its record."""
+    """Whether several writers share the commit record, so that it may contain several changes of a key."""
     is_updated: Bools
-    """Whether the rows are pre-images or post-images of an update of a log table."""
+    """Whether the rows are the pre-images or post-images of an update of a log table."""
 
     @classmethod
     def of(cls, parts: Iterable[CommitRange]) -> CommitRanges:
@@ -67,7 +67,7 @@ class CommitRanges:
         return CommitRanges(*(getattr(self, name)[selection] for name in _COLUMNS))
 
     def _cut(self, starts: Int64Array, ends: Int64Array) -> CommitRanges:
-        """Return the ranges with other bounds, without those that become empty."""
+        """Return the ranges with other bounds, except empty ones."""
         return replace(self, starts=starts, ends=ends).select(ends > starts)
 
     def __bool__(self) -> bool:
@@ -79,7 +79,7 @@ class CommitRanges:
 
     @property
     def range(self) -> OffsetRange:
-        """The range from the first to the last offset. Raises `IndexError` if there is none."""
+        """The range from the first to the last offset. Raises `IndexError` if there are no offsets."""
         return OffsetRange(int(self.starts[0]), int(self.ends[-1]))
 
     def within(self, offsets_range: OffsetRange) -> CommitRanges:
@@ -92,11 +92,11 @@ class CommitRanges:
         return OffsetSet.concat([OffsetSet(self.starts, self.ends - self.starts)])
 
     def since(self, time_us: int) -> CommitRanges:
-        """Return the ranges of commits with this display time or a later one."""
+        """Return the ranges of commits whose display time is ``time_us`` or later."""
         return self.select(self.times_us >= time_us)
 
     def of_commit(self, number: int) -> OffsetSet:
-        """Return the offsets of one commit."""
+        """Return the offsets of the commit with this number."""
         is_of_commit = self.versions == number
         return OffsetSet.concat([OffsetSet(self.starts[is_of_commit], (self.ends - self.starts)[is_of_commit])])
 

@@ -1,7 +1,7 @@
 """Row ids of lake rows in row-level statements.
 
-Rows without offsets are identified by file and position in the snapshot that was read. Rows with offsets are located
-again if another lake snapshot was recorded since, because another engine may have rewritten their files without
+Rows without offsets are identified by file and position in the snapshot that was read. If another lake snapshot was
+recorded since, rows with offsets are located again, because another engine may have rewritten their files without
 offsets.
 """
 
@@ -21,7 +21,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sn
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
-from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.segments.metadata_columns import NO_PLACE, Int64Array, offsets_by_bucket, positions_by_file
 from streamhouse_spark.log.state import TableState
@@ -29,8 +29,6 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
 
 _T = TypeVar("_T")
-
-_WHERE: Final = "they were in the lake before it was the table's, or another engine wrote their files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ NO_ROWS: Final = RowLocations({})
 
 
 def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
-    """Return the read version of a statement on a state, with which `locate_rows` recognises the files."""
+    """Return the read version of a statement, with which `locate_rows` detects a replaced lake snapshot."""
     read = ReadVersion.of(state)
     if state.lake is None or state.primary_key:
         return read
@@ -59,15 +57,15 @@ def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
 
 
 def _snapshot_mark(lake: LakeTable, snapshot_id: int) -> str | None:
-    """Return the mark of a snapshot that another engine may replace."""
+    """Return the mark that distinguishes a snapshot from a replacement with the same id, if the format has marks."""
     replaceable = lake.capabilities.replaceable
-    return None if replaceable is None else replaceable.snapshot_mark(snapshot_id)
+    return None if replaceable is None else replaceable.snapshot_identity(snapshot_id)
 
 
 def locate_row_ids(table: TableHandle, state: TableState, read: ReadVersion, ids: Int64Array) -> RowLocations:
-    """Return the rows with these ids. ``read`` is the read version from before the first of them was read.
+    """Return the rows with these ids. ``read`` was taken before the rows were read.
 
-    Raises as `require_row_ids` and `locate_rows` do.
+    Raises the errors of `require_row_ids` and `locate_rows`.
     """
     require_row_ids(state.name, ids)
     return RowLocations(offsets_by_bucket(ids), locate_rows(table, state, read, positions_by_file(ids)))
@@ -77,14 +75,14 @@ def require_row_ids(table: str, ids: Int64Array) -> None:
     """Require that every id identifies a row. Raises `InvalidOptionError`."""
     if (ids == NO_PLACE).any():
         raise InvalidOptionError(
-            f"table {table}: some of these rows have no offsets, because {_WHERE}, and no other name in a snapshot "
-            "that stands in for an expired one; nothing was written: run the statement again, or change them in the "
-            "lake with that engine"
+            f"table {table}: some rows have no offsets, because they were adopted or written by another engine, and "
+            "the read used a fallback snapshot, in which they have no row ids; nothing was written: run the statement "
+            "again, or change the rows in the lake with that engine"
         )
 
 
 def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places: Mapping[int, OffsetSet]) -> FileRows:
-    """Return rows by file name, given the positions of their files in the snapshot read. Raises as `file_names_at`."""
+    """Return rows by file name, given by the places of their files. Raises the errors of `file_names_at`."""
     names = file_names_at(table, state, read, places)
     return {names[place]: positions for place, positions in places.items()}
 
@@ -92,10 +90,9 @@ def locate_rows(table: TableHandle, state: TableState, read: ReadVersion, places
 def file_names_at(
     table: TableHandle, state: TableState, read: ReadVersion, places: Collection[int]
 ) -> Mapping[int, str]:
-    """Return the names of files, given their positions among all files of the snapshot that was read.
+    """Return place → file name. A place is the position of a file among all files of the snapshot that was read.
 
-    Raises `SnapshotExpiredError`, and `CommitConflictError` if another engine replaced the snapshot, since it may have
-    other files at these positions.
+    Raises `SnapshotExpiredError`, and `CommitConflictError` if another engine replaced the snapshot.
     """
     if not places:
         return {}
@@ -104,37 +101,37 @@ def file_names_at(
     names, lake = StorageFiles(table.storage), table.open_lake().with_state(state)
     all_files = lake.list_named_files(snapshot_id)
     if _snapshot_mark(lake, snapshot_id) != read.lake_mark:
-        raise changed_since_read_error(state, f"another engine put its own lake snapshot in the place of {snapshot_id}")
+        raise changed_since_read_error(state, f"another engine replaced lake snapshot {snapshot_id}")
     return {place: names.name_of(all_files[place]) for place in places}
 
 
 def read_lake_file(
     table: TableHandle, schema: TableSchema, snapshot_id: int, name: str
 ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-    """Read a data file of a lake snapshot by name, in the columns of a schema: rows with their positions.
+    """Read a data file of a lake snapshot by name: batches of rows, with their positions.
 
-    Raises `SnapshotExpiredError` if the snapshot, or the file in it, no longer exists.
+    Raises `SnapshotExpiredError` if the snapshot does not exist, or another engine replaced it by one without the file.
     """
     lake, names = table.open_lake().with_schema(schema), StorageFiles(table.storage)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=schema)
     splits = [split for split in plan.splits if names.name_of(split.location) == name]
     if not splits:
         raise SnapshotExpiredError(
-            f"lake file {name} of {table.name}, of which rows were deleted, is not in lake snapshot {snapshot_id}: "
-            "another engine put its own in the place of that one; compare two versions of the table instead"
+            f"lake file {name} of {table.name} with deleted rows is not in lake snapshot {snapshot_id}, which another "
+            "engine replaced; compare two versions of the table instead"
         )
     for split in splits:
-        yield from read_numbered(lake.place.files_at(split.location), split, plan.projection)
+        yield from read_numbered(lake.binding.files_at(split.location), split, plan.projection)
 
 
 def require_same_files(state: TableState, read: ReadVersion, files: FileRows) -> None:
-    """Require that these rows still exist, at the positions at which they were read. Pure.
+    """Require that the rows still exist at the positions at which they were read.
 
-    Raises `CommitConflictError` if a concurrent writer deleted one of them, or if the state's lake snapshot may have
-    other files than the one that was read.
+    Raises `CommitConflictError` if a concurrent writer deleted a row, or if the lake snapshot of the state may have
+    other files than the snapshot that was read.
     """
     lake = state.lake.snapshot_id if state.lake is not None else None
-    if not have_same_files(state.lake_history, read.lake_snapshot_id, lake):
+    if not state.has_same_lake_files(read.lake_snapshot_id, lake):
         raise changed_since_read_error(
             state, f"it read lake snapshot {read.lake_snapshot_id}, and {lake} may have other files"
         )
@@ -142,7 +139,7 @@ def require_same_files(state: TableState, read: ReadVersion, files: FileRows) ->
     for name, runs in files.items():
         if name in deleted_rows and (common := deleted_rows[name].common(runs)):
             raise changed_since_read_error(
-                state, f"the row at position {common.range.start} of {name} was deleted by another"
+                state, f"a concurrent writer deleted the row at position {common.range.start} of {name}"
             )
 
 
@@ -150,19 +147,19 @@ def require_same_files(state: TableState, read: ReadVersion, files: FileRows) ->
 
 
 class LakeSnapshotChangedError(CommitConflictError):
-    """Another lake snapshot was recorded since rows were read, and it is not yet known whether it has their offsets."""
+    """A lake snapshot was recorded after rows were read, in which their offsets have not been located yet."""
 
     def __init__(self, state: TableState) -> None:
-        super().__init__(f"{state.name}: another lake snapshot was recorded since its rows were read")
+        super().__init__(f"{state.name}: another lake snapshot was recorded since the rows were read")
         self.state = state
 
 
 class OffsetsUnavailableError(CommitConflictError):
-    """Rows that were read by their offsets no longer have any."""
+    """Rows that were read with offsets have lost them."""
 
 
 def require_located(state: TableState, read: ReadVersion, rows: Mapping[int, OffsetSet]) -> None:
-    """Require that rows of the recorded lake snapshot were read from it, or located in it. Pure.
+    """Require that tiered rows were read from the recorded lake snapshot, or located in it.
 
     Raises `LakeSnapshotChangedError`.
     """
@@ -179,11 +176,11 @@ def retry_with_relocated_rows(
     read: ReadVersion,
     commit: Callable[[ReadVersion], _T],
 ) -> _T:
-    """Return the result of a commit that deletes rows by offset and calls `require_located`.
+    """Return the result of ``commit``, which deletes rows by offset and calls `require_located`.
 
-    After another lake snapshot was recorded, locates the rows in it and calls ``commit`` again with a new read version.
-    ``rows`` returns the rows of the last call. No rows are located while other writers wait for the commit. Raises as
-    ``commit`` does, and `OffsetsUnavailableError`; then nothing was written.
+    If another lake snapshot was recorded, locates the rows in it and calls ``commit`` again with a new read version.
+    ``rows`` returns the rows of the last call. Rows are located between the commit attempts, so that other writers need
+    not wait. Raises the errors of ``commit``, and `OffsetsUnavailableError` if nothing was written.
     """
     while True:
         try:
@@ -194,17 +191,17 @@ def retry_with_relocated_rows(
         if not lake_has_offsets(table, state, rows()):
             raise OffsetsUnavailableError(
                 f"{state.name} changed while an operation that had read its rows was running: in lake snapshot "
-                f"{state.lake.snapshot_id} some of them have no offsets any more, because another engine wrote their "
-                "files again, or dropped them; nothing was written, run it again",
+                f"{state.lake.snapshot_id} some rows have lost their offsets, because another engine rewrote or "
+                "dropped their files; nothing was written, run it again",
                 condition="COMMIT_CONFLICT",
             )
         read = replace(read, checked_snapshots=read.checked_snapshots | {state.lake.snapshot_id})
 
 
 def lake_has_offsets(table: TableHandle, state: TableState, rows: Mapping[int, OffsetSet]) -> bool:
-    """Return whether the recorded lake snapshot still has its share of the rows at their offsets.
+    """Return whether the recorded lake snapshot still has the tiered part of the rows at their offsets.
 
-    If the table wrote all files, their names are sufficient and no file is opened. Raises `SnapshotExpiredError`.
+    If this package wrote all files, the file names are sufficient. Raises `SnapshotExpiredError`.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 

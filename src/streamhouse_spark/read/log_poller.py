@@ -18,7 +18,7 @@ from typing import Final
 from streamhouse_spark.core.clock import Clock, SystemClock
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 

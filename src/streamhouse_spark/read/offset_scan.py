@@ -1,8 +1,8 @@
 """Scans of offset ranges: from the hot log, and below its start from the change archive or the lake.
 
-Rows deleted before they are read are skipped. A reader of plain rows cannot retract a row that it returned, so a later
-deletion of rows before its position fails every reader that continues from there. Rows of dropped partitions are
-skipped as well if the drop came first, and ignored if it came later.
+Rows that were deleted before a read are skipped. A stream of rows cannot retract a row that it returned, so it fails if
+a row before its position is deleted later. Rows of partitions that were dropped before a read are skipped too. A later
+drop does not fail the stream.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.actions import Archive, pages_between
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.commit_reader import iter_deletions, iter_records_backwards
-from streamhouse_spark.log.delete_vectors import Deletion, Deletions, union_deleted_offsets
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions, union_deleted_offsets
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated, without_rows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.scan_tasks import (
@@ -35,15 +35,14 @@ from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 LAKE_RANGE_ROWS = 1 << 20
-"""Offsets per scan task of the lake, whose size in bytes is unknown in advance."""
+"""Offsets per scan task of the lake, because the size in bytes is unknown."""
 _ROW_BYTES_UNKNOWN = 64
 
 
 def limit_deletions(storage: Storage, state: TableState, commit: int) -> TableState:
-    """Return the state with the deletions up to a commit only, so that a read can be repeated.
+    """Return the state with the deletions up to ``commit`` only, so that a read can be repeated.
 
-    If the state has merged deletions of several commits before and after ``commit``, their records tell them apart as
-    long as they are retained.
+    If the state has merged earlier and later deletions, the commit records distinguish them, while they are retained.
     """
     if not state.deletions or state.deletions[-1].commit <= commit:
         return state
@@ -54,7 +53,7 @@ def limit_deletions(storage: Storage, state: TableState, commit: int) -> TableSt
 
 
 def _deletion_up_to(storage: Storage, state: TableState, deletion: Deletion, commit: int) -> Deletion:
-    """Return the part of a deletion that commits up to ``commit`` made."""
+    """Return the part of a merged deletion that was committed up to ``commit``."""
     later, reached = [], state.version + 1
     for record in iter_records_backwards(storage, state):
         if record.number <= commit:
@@ -83,52 +82,52 @@ class ExcludedRows:
     """Rows that a reader of the log skips, in addition to the deletions in the state."""
 
     rows: Mapping[int, OffsetSet]
-    """Bucket → rows of dropped partitions that the log still holds."""
-    lake_may_lack: bool
-    """Whether rows below the log start offset may be missing in the lake and are then skipped."""
+    """Bucket → rows of dropped partitions that the log still contains."""
+    may_miss_in_lake: bool
+    """Whether rows below the log start offset may be missing from the lake. Missing rows are skipped."""
 
 
 def partition_drops_as_of(state: TableState, commit: int) -> ExcludedRows:
-    """Return the rows of partitions dropped up to a commit, so that a read can be repeated.
+    """Return the rows of partitions dropped up to ``commit``, so that a read can be repeated.
 
-    The lake may miss these and deleted rows, but none that was deleted or dropped later, because a repeated read
-    returns it.
+    Rows may be missing from the lake unless rows were deleted or dropped after ``commit``, because a repeated read
+    returns those.
     """
     named = union_deleted_offsets(deletion for deletion in state.dropped_rows.named if deletion.first_commit <= commit)
-    newest = max(state.dropped_rows.newest, state.deletions[-1].commit if state.deletions else 0)
-    return ExcludedRows(named, has_lost_rows(state) and newest <= commit)
+    latest = max(state.dropped_rows.newest, state.deletions[-1].commit if state.deletions else 0)
+    return ExcludedRows(named, has_lost_rows(state) and latest <= commit)
 
 
 def deletions_without_drops(state: TableState) -> ExcludedRows:
     """Return the rows that a batch read skips.
 
-    It returns rows of dropped partitions while the log holds them, and fails after that. So the lake may miss rows only
-    if no partition was dropped.
+    It returns rows of dropped partitions while the log contains them, and fails afterwards. So rows may be missing from
+    the lake only if no partition was dropped.
     """
     return ExcludedRows({}, bool(state.deletions) and not state.dropped_rows.newest)
 
 
 def require_undeleted(state: TableState, positions: Mapping[int, int], commit: int, *, who: str, advice: str) -> None:
-    """Require that no row before the ``positions`` was deleted after a commit. Raises `OffsetsTrimmedError`."""
+    """Require that no row before the ``positions`` was deleted after ``commit``. Raises `OffsetsTrimmedError`."""
     for deletion in state.deletions:
         if deletion.commit <= commit:
             continue
         if deletion.files:
             raise OffsetsTrimmedError(
-                f"commit {deletion.commit} deleted rows of {state.name} that have no offsets any more, and {who} may "
-                f"have read them while they had some: results derived from them are stale; {advice}"
+                f"commit {deletion.commit} deleted rows of {state.name} that have lost their offsets, and {who} may "
+                f"have read them before: results derived from them are stale; {advice}"
             )
         if deletion.is_in_lake:
             raise OffsetsTrimmedError(
-                f"commit {deletion.commit} deleted rows of {state.name} that were tiered and trimmed since, and {who} "
+                f"commit {deletion.commit} deleted rows of {state.name} that had been tiered and trimmed, and {who} "
                 f"may have read them: results derived from them are stale; {advice}"
             )
         for bucket, runs in deletion.rows.items():
             read = runs.within(OffsetRange(0, positions.get(bucket, 0)))
             if read:
                 raise OffsetsTrimmedError(
-                    f"commit {deletion.commit} deleted rows of {state.name} that {who} has read, the first of them "
-                    f"offset {read.range.start} of bucket {bucket}: results derived from them are stale; {advice}"
+                    f"commit {deletion.commit} deleted rows of {state.name} that {who} has read, starting with offset "
+                    f"{read.range.start} of bucket {bucket}: results derived from them are stale; {advice}"
                 )
 
 
@@ -141,7 +140,7 @@ def plan_ranges(
     fail_on_data_loss: bool,
     dropped: ExcludedRows | None = None,
 ) -> ScanPlan:
-    """Plan a scan of offset ranges of a state. Raises as `plan_range_tasks` does."""
+    """Plan a scan of offset ranges of a state. Raises the errors of `plan_range_tasks`."""
     schema = state.schema.select(columns) if columns else TableSchema(state.schema.columns[:1])
     tasks = plan_range_tasks(state, ranges, fail_on_data_loss=fail_on_data_loss, dropped=dropped)
     return ScanPlan(table.name, table.uuid, schema, tasks)
@@ -156,13 +155,13 @@ def plan_range_tasks(
 ) -> tuple[ScanTask, ...]:
     """Return the scan tasks of offset ranges, in offset order within each bucket.
 
-    ``dropped`` are rows to skip in addition to the deletions in the state; by default those that a batch read skips.
+    ``dropped`` are rows to skip in addition to the deletions in the state, by default the rows that a batch read skips.
 
-    Raises `OffsetsTrimmedError` if neither log nor lake has the offsets, or a truncation removed them. With
-    ``fail_on_data_loss`` False they are skipped with a warning.
+    Raises `OffsetsTrimmedError` if offsets are in neither log nor lake, or a truncation removed them. Without
+    ``fail_on_data_loss`` these offsets are skipped with a warning.
     """
     tasks: list[ScanTask] = []
-    archive, left_out = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
+    archive, excluded = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
     for bucket, requested in ranges.items():
         offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
@@ -172,7 +171,7 @@ def plan_range_tasks(
             if archived:
                 trimmed = OffsetRange(trimmed.start, archived[0].offsets.start)
             if trimmed:
-                snapshot_id = state.lake.snapshot_id if left_out.lake_may_lack and state.lake is not None else None
+                snapshot_id = state.lake.snapshot_id if excluded.may_miss_in_lake and state.lake is not None else None
                 tasks.extend(
                     _plan_lake_tasks(
                         state, bucket, trimmed, fail_on_data_loss=fail_on_data_loss, snapshot_id=snapshot_id
@@ -181,7 +180,7 @@ def plan_range_tasks(
             tasks.extend(archived)
         if offsets.end > start:
             split = plan_range(state, bucket, OffsetRange(max(offsets.start, start), offsets.end))
-            tasks.append(LogScanTask(without_rows(split, left_out.rows.get(bucket))))
+            tasks.append(LogScanTask(without_rows(split, excluded.rows.get(bucket))))
     return tuple(tasks)
 
 
@@ -234,7 +233,7 @@ def _skip_truncated(state: TableState, bucket: int, requested: OffsetRange, *, f
 def _plan_lake_tasks(
     state: TableState, bucket: int, requested: OffsetRange, *, fail_on_data_loss: bool, snapshot_id: int | None
 ) -> Iterator[ScanTask]:
-    in_lake = state.has_lake and not state.primary_key  # a lake has no changes of primary-key tables
+    in_lake = state.has_lake and not state.primary_key  # the lake of a primary-key table has no changes
     tiered = state.lake_offset(bucket) if in_lake else 0
     in_lake_range = OffsetRange(requested.start, max(requested.start, min(requested.end, tiered)))
     if in_lake_range != requested:
@@ -247,7 +246,7 @@ def _plan_lake_tasks(
                 f"{text}; begin at startingOffsets=earliest, or skip them with failOnDataLoss=false"
             )
         logger.warning("%s: skipping them", text)
-    if in_lake_range and state.deletions and snapshot_id is None:  # the lake may lack rows that were deleted later
+    if in_lake_range and state.deletions and snapshot_id is None:  # deleted rows may be missing from the lake
         text = (
             f"{state.name}: offsets {in_lake_range} of bucket {bucket} are in the lake only, and rows were "
             "deleted since"

@@ -1,11 +1,11 @@
 """`ReadSnapshot`: one consistent state of a table, chosen once per read.
 
-A read snapshot is a table state, a lake snapshot S, and for each bucket the log range that S does not hold. The rows of
-S and of the ranges are the table, each row exactly once: the state's own record says which offsets S holds, and
-trimming never passes them.
+A read snapshot is a table state, a lake snapshot S, and for each bucket the log range that S does not contain. S and
+the ranges contain each row of the table exactly once: the log records the offsets that S contains, and trimming never
+passes them.
 
-A table sees every retained lake snapshot. A branch sees only its initial one, because the lake belongs to the table:
-later snapshots have rows that the branch never had.
+A table can read every retained lake snapshot. A branch can read only its initial snapshot, because later ones contain
+rows that the branch never had.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, Sn
 from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
 from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import require_no_branch
-from streamhouse_spark.log.delete_vectors import Deletion, Deletions
+from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
 from streamhouse_spark.log.gc.retention import effective_times_ms
 from streamhouse_spark.log.segments.scan import hot_range
 from streamhouse_spark.log.state import BucketLog, TableState
@@ -33,16 +33,16 @@ class ReadSnapshot:
     state: TableState
     lake: TieredSnapshot | None
     hot: Mapping[int, OffsetRange] = field(default_factory=dict)
-    """Bucket → offsets to read from the hot log. Buckets without any are absent."""
+    """Bucket → nonempty range of offsets to read from the hot log."""
     bases: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → key-value snapshot with its rows below `hot`, for a primary-key table without a lake snapshot."""
+    """Bucket → key-value snapshot with the rows below `hot`, for a primary-key table without a lake snapshot."""
 
 
 def take_latest_snapshot(state: TableState, lake: TieredSnapshot | None = None) -> ReadSnapshot:
-    """Return the read snapshot of the whole table. Without a lake snapshot it covers all that the log still holds.
+    """Return the read snapshot of the whole table. Without a lake snapshot, it covers the rows that the log retains.
 
-    ``lake`` overrides the recorded tiered snapshot, for use after that expired. A tiered snapshot with rows from before
-    the last truncation is ignored.
+    ``lake`` replaces a recorded tiered snapshot that has expired. A tiered snapshot with rows from before the last
+    truncation is ignored.
     """
     tiered = lake if lake is not None and state.begins_at(lake.starts) else state.lake
     if tiered is None and state.snapshots:
@@ -67,14 +67,14 @@ def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSn
         snapshot is not None
         and same_offsets(snapshot.offsets, tiered.offsets)
         and same_offsets(snapshot.starts, tiered.starts)
-        and snapshot.dropped_rows >= tiered.dropped_rows  # older records lack this count
+        and snapshot.dropped_rows >= tiered.dropped_rows  # the count is missing from older records
     )
     if is_as_recorded:
         return
     offsets = dict(snapshot.offsets) if snapshot else "nothing"
     raise SnapshotExpiredError(
-        f"{state.name}: lake snapshot {tiered.snapshot_id} holds {offsets}, when it was recorded it held "
-        f"{dict(tiered.offsets)}: another engine rolled the lake back; tier it, which says more"
+        f"{state.name}: lake snapshot {tiered.snapshot_id} contains offsets {offsets}, expected "
+        f"{dict(tiered.offsets)} as recorded: another engine rolled the lake back; tier the table for details"
     )
 
 
@@ -100,14 +100,14 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
         start = tiered.offsets.get(bucket, 0) if tiered else state.first_offset(bucket)
         if start < log.start:
             raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, which "
-                f"holds {log.offsets}, and no recorded lake snapshot covers the gap; read the lake as of that time "
+                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, but the log "
+                f"has {log.offsets} and no recorded lake snapshot covers the gap; read the lake as of that time "
                 f"({state.name}$lake), or a later time"
             )
         if ends[bucket] <= log.start and not _is_committed_by(state, bucket, start, timestamp_ms):
             raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are in the lake "
-                f"only, which does not keep commit times; read the lake as of that time ({state.name}$lake), or a "
+                f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are only in the "
+                f"lake, which does not store commit times; read the lake as of that time ({state.name}$lake), or a "
                 "later time"
             )
         if ends[bucket] > start:
@@ -118,7 +118,7 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
 def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
     """Return the deletions committed at or before ``timestamp_ms``.
 
-    A later record with a smaller time corrects a clock that ran ahead.
+    A later record with an earlier time corrects a clock that ran ahead.
     """
     latest_ms, deletions = state.time_ms, []
     for deletion in reversed(state.deletions):
@@ -136,7 +136,7 @@ def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
 def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
     """Raise if the table was truncated after ``timestamp_ms``.
 
-    It was not if a row after the truncation is known to be from that time or before, whatever the clocks say.
+    If a row after the truncation was committed by that time, so was the truncation, regardless of its recorded time.
     """
     truncation = state.truncation
     if truncation is None or truncation.time_ms <= timestamp_ms:
@@ -152,7 +152,7 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
 def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
     """Raise if the table was created after ``timestamp_ms``.
 
-    A clock that ran ahead at creation is corrected by a later record, or by rows known to be from that time.
+    A later record, or a row committed by that time, corrects a clock that ran ahead at creation.
     """
     created_ms = min(state.created_ms, state.time_ms)
     if timestamp_ms < created_ms and all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
@@ -178,12 +178,12 @@ def _is_committed_by(state: TableState, bucket: int, offset: int, timestamp_ms: 
 def _require_applied_deletes(
     state: TableState, tiered: TieredSnapshot | None, timestamp_ms: int, deletions: Sequence[Deletion]
 ) -> None:
-    """Require that the lake snapshot has applied all deletes whose rows are known only to the lake."""
+    """Require that the lake snapshot has applied all deletes that name rows of lake files, not offsets."""
     applied_through = tiered.applied_through if tiered is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
         raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: every recorded lake snapshot of that time still has rows that had "
-            f"been deleted; read the lake as of that time ({state.name}$lake), or a later time"
+            f"{state.name} as of {timestamp_ms} ms: every recorded lake snapshot of that time contains rows that were "
+            f"deleted before; read the lake as of that time ({state.name}$lake), or a later time"
         )
 
 
@@ -194,10 +194,13 @@ def _find_tiered_snapshot(
 
     It has no rows at or after ``ends``, all partitions that the table had, and all rows except those of ``deletions``.
     """
-    newest = deletions[-1].commit if deletions else 0
-    later = min((d.first_commit for d in state.deletions if d.commit > newest), default=None)
-    tiered_snapshots = [tiered for tiered in state.lake_history if state.begins_at(tiered.starts)]
-    tiered_snapshots = [tiered for tiered in tiered_snapshots if later is None or tiered.applied_through < later]
+    latest_delete = deletions[-1].commit if deletions else 0
+    next_delete = min((d.first_commit for d in state.deletions if d.commit > latest_delete), default=None)
+    tiered_snapshots = [
+        tiered
+        for tiered in state.lake_history
+        if state.begins_at(tiered.starts) and (next_delete is None or tiered.applied_through < next_delete)
+    ]
     candidates = [tiered for tiered in tiered_snapshots if tiered.time_ms <= timestamp_ms][-1:] or tiered_snapshots
     dropped_rows = min((tiered.dropped_rows for tiered in candidates), default=0)
     for tiered in reversed(tiered_snapshots):
@@ -227,28 +230,27 @@ def offset_after(log: BucketLog, timestamp_ms: int) -> int:
 
 
 def require_visible_snapshot(state: TableState, snapshot_id: int | None) -> None:
-    """Require that the table or branch sees a lake snapshot, None for the latest.
+    """Require that a lake snapshot (None for the latest) is visible to the table or branch.
 
-    Raises `InvalidOptionError` for a branch, with the snapshot that it sees.
+    Raises `InvalidOptionError`, which names the visible snapshot of a branch.
     """
     if BRANCH not in state.properties:
         return
     if snapshot_id is None:
-        require_no_branch(state, "reading the newest lake snapshot")
+        require_no_branch(state, "reading the latest lake snapshot")
     visible_ids = [tiered.snapshot_id for tiered in state.lake_history]
     if snapshot_id not in visible_ids:
         visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
         raise InvalidOptionError(
-            f"{state.name} is a branch and sees {visible}, with which it began; "
-            f"snapshot {snapshot_id} is of the lake of its table: read it there"
+            f"{state.name} is a branch that can read {visible}, from which it was created; "
+            f"read snapshot {snapshot_id} from the lake of its table"
         )
 
 
 def require_initial_snapshot(state: TableState, snapshot: LakeSnapshot | None) -> None:
-    """Require that a branch's lake snapshot, already accepted by `require_visible_snapshot`, still is the one it
-    started with.
+    """Require that the lake snapshot of a branch still has the rows from which the branch was created.
 
-    Raises `SnapshotExpiredError` if another engine reused its id for other rows.
+    The snapshot passed `require_visible_snapshot`. Raises `SnapshotExpiredError` if another engine reused its id.
     """
     if BRANCH not in state.properties or snapshot is None:
         return

@@ -1,7 +1,7 @@
 """Scan execution: read the scan tasks of a plan, as whole tables or batch by batch. Every reader uses it.
 
-The rows of a primary-key table are older rows without the keys that its latest changes touch, and the rows that result
-from these changes, which are merged per bucket and cached per process.
+A read of a primary-key table merges the latest changes of each bucket. It returns the resulting rows, and the older
+rows whose keys have no change. Merged changes are cached per process.
 """
 
 # ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
@@ -33,12 +33,12 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
-from streamhouse_spark.lake.file_access import WINDOW_FILES, FilesAhead
+from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_places_within, read_offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_rows_within, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -75,10 +75,10 @@ from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurr
 from streamhouse_spark.table_handle import TableHandle
 
 CACHE_BYTES_MAX = 128 << 20
-"""Memory that the cache of a process may use. A larger changelog is kept only while its task runs."""
+"""Upper bound of the cache's memory. A larger changelog is held only while its task runs."""
 logger = logging.getLogger(__name__)
 _FILES_FIRST: Final = 4
-"""A reader of batches may stop after a few rows."""
+"""Lake files that a reader of batches prefetches first, because it may stop after a few rows."""
 _WITH_LAKE_SPLIT = (LakeScanTask, KeyedScanTask)
 
 
@@ -89,11 +89,11 @@ class _Entry:
 
 
 class ChangelogCache:
-    """LRU cache of merged changelogs. Safe for use by several threads: one computes an entry, others wait for it.
+    """LRU cache of merged changelogs. Thread-safe: concurrent requests for an entry compute it once.
 
-    Entries never become stale, since an offset range holds the same changes forever within one history of a table. Keys
-    include the history, because a restored table may hold other changes at the same offsets. After a failed computation
-    the next caller retries.
+    Entries never become stale, because the changes of an offset range are immutable within one history of a table.
+    Keys include the history, because a restored table may have other changes at the same offsets. A failed computation
+    is not cached.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ changelog_cache = ChangelogCache()
 
 
 class ChangelogOverlay:
-    """Merged changes per bucket, computed on demand and held until another bucket is requested."""
+    """The merged changes of each bucket, computed on demand and held until another bucket is requested."""
 
     def __init__(self, table: TableHandle, keyed: MergeColumns) -> None:
         self._table = table
@@ -140,7 +140,7 @@ class ChangelogOverlay:
         self._changelogs_by_bucket: Mapping[int, MergedChangelog] = {}
 
     def read_all(self) -> None:
-        """Merge and hold the changes of all buckets in parallel. After that, several threads may read them."""
+        """Merge and hold the changes of all buckets in parallel. Several threads may read them afterwards."""
         records = InlineRecords(self._table.storage, self._table.uuid)
         records.expect(segment for split in self._splits.values() for segment in split.segments)
         records.fetch_first()
@@ -152,7 +152,7 @@ class ChangelogOverlay:
         return self._changelogs(bucket)[0].rows
 
     def without_changed(self, batch: pa.RecordBatch, bucket: int | None) -> pa.RecordBatch:
-        """Drop older rows whose keys the bucket changed. None stands for any bucket."""
+        """Drop the rows whose keys have a change in the bucket, or for None in any bucket."""
         for tail in self._changelogs(bucket):
             if len(tail.keys) and batch.num_rows:
                 changed = tail.keys.holds_keys_of([batch.column(place) for place in self._places])
@@ -162,16 +162,12 @@ class ChangelogOverlay:
     def _changelogs(self, bucket: int | None) -> Sequence[MergedChangelog]:
         buckets = [b for b in self._splits if bucket is None or b == bucket]
         if not self._changelogs_by_bucket.keys() >= set(buckets):
-            self._changelogs_by_bucket = {
-                b: self._changelogs_by_bucket[b]
-                if b in self._changelogs_by_bucket
-                else self._get_cached(self._splits[b])
-                for b in buckets
-            }
+            held = self._changelogs_by_bucket
+            self._changelogs_by_bucket = {b: held.get(b) or self._get_cached(self._splits[b]) for b in buckets}
         return [self._changelogs_by_bucket[b] for b in buckets]
 
     def _get_cached(self, split: LogSplit) -> MergedChangelog:
-        """Merge the changes of a split, once for all tasks of the process if the history is known."""
+        """Merge the changes of a split, or return them from the cache of the process if the history is known."""
         if self._keyed.history is None:
             return self._read_alone(split)
         ranges = (split.table_uuid, split.bucket, split.offsets)
@@ -200,16 +196,16 @@ def read_batches(
     node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Read all tasks in order: the metadata columns, then the plan's columns, of the rows that match the filter.
+    """Read all tasks in order. Batches have the metadata columns, then the columns of the plan.
 
-    All matching rows satisfy ``node``, a cheap pre-filter. Other rows may be returned without ``filter``; they are
-    skipped if that saves reading them.
+    Only rows that match ``filter`` are returned. ``node`` is a condition that all matching rows satisfy. It saves
+    reads; without ``filter``, rows that do not satisfy it may still be returned.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
     reader = ScanTaskReader(table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss)
-    batches = (batch for task in plan.pieces for batch in reader.batches(task))
+    batches = (batch for task in plan.tasks for batch in reader.batches(task))
     if plan.binlog_start is None:
         yield from batches
     else:
@@ -219,20 +215,20 @@ def read_batches(
 def read_tables(
     table: TableHandle, plan: ScanPlan, *, filter: pc.Expression | None = None, node: Node = ALWAYS_TRUE
 ) -> Iterator[pa.Table]:
-    """Read all tasks into tables of the plan's columns, lake files in parallel. Raises as `read_batches`."""
+    """Read all tasks into tables of the plan's columns, lake files in parallel. Raises the errors of `read_batches`."""
     reader = ScanTaskReader(table, plan, filter=filter, node=node, files_first=WINDOW_FILES)
     if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
         reader.fetch_first()
-        yield from parallel_map(reader.table, plan.pieces, threads_max=THREADS_MAX)
+        yield from parallel_map(reader.table, plan.tasks, threads_max=THREADS_MAX)
         return
     reader.read_changes()
-    of_lake = [task for task in plan.pieces if _is_lake_task(task)]
+    of_lake = [task for task in plan.tasks if _is_lake_task(task)]
     yield from parallel_map(reader.table, of_lake)
-    yield from (reader.table(task) for task in plan.pieces if not _is_lake_task(task))
+    yield from (reader.table(task) for task in plan.tasks if not _is_lake_task(task))
 
 
 def _skip_before(changes: Iterator[pa.RecordBatch], start: int) -> Iterator[pa.RecordBatch]:
-    """Skip rows below the offset, but keep the pre-image of an update whose post-image is at or above it."""
+    """Skip rows below ``start``, except the pre-image of an update whose post-image is not below."""
     for batch in changes:
         is_earlier = batch.num_rows and batch.column("_log_offset")[0].as_py() < start
         drop = is_earlier and batch.column("_change_type")[0].as_py() != "update_before"
@@ -247,7 +243,7 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 
 
 def _drop_mismatches(batches: Iterator[LogBatch], node: Node) -> Iterator[LogBatch]:
-    """Drop rows that surely do not match the filter, if there are many."""
+    """Drop rows that cannot match the filter, if there are many."""
     for batch in batches:
         matches = rows_to_keep(node, batch.batch)
         if matches is None:
@@ -275,7 +271,7 @@ class ScanTaskReader:
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
     ) -> None:
-        """Small lake files are prefetched in growing windows. The first window has ``files_first`` files."""
+        """Create a reader. It prefetches small lake files in growing windows; the first has ``files_first`` files."""
         self._table = table
         self._plan = plan
         self._metadata = metadata
@@ -285,20 +281,22 @@ class ScanTaskReader:
         self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
-        self._records.expect(s for task in plan.pieces if isinstance(task, LogScanTask) for s in task.split.segments)
+        self._records.expect(s for task in plan.tasks if isinstance(task, LogScanTask) for s in task.split.segments)
         splits = (
-            p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.pieces if isinstance(p, _WITH_LAKE_SPLIT)
+            p.split if isinstance(p, LakeScanTask) else p.lake for p in plan.tasks if isinstance(p, _WITH_LAKE_SPLIT)
         )
-        self._lake = FilesAhead(table.storage, table.settings, (s for s in splits if s is not None), first=files_first)
+        self._lake = PrefetchedFiles(
+            table.storage, table.settings, (s for s in splits if s is not None), first=files_first
+        )
 
     def fetch_first(self) -> None:
-        """Read the changes and start prefetching everything else, concurrently."""
+        """Read the changes, and start to prefetch inline rows and lake files concurrently."""
         reads = [self.read_changes, self._records.fetch_first, self._lake.fetch_first]
         for _ in map_with_store_concurrency(self._table.storage, lambda begin: begin(), reads):
             pass
 
     def read_changes(self) -> None:
-        """Read the changes of all buckets at once, before several threads read tasks."""
+        """Read the changes of all buckets. Required before several threads read tasks."""
         if self._changes is not None:
             self._changes.read_all()
 
@@ -317,7 +315,7 @@ class ScanTaskReader:
                 yield from select_matching_rows(pa.Table.from_batches([batch]), self._filter).to_batches()
 
     def table(self, task: ScanTask) -> pa.Table:
-        """Return the matching rows of a task as one table. A lake file is read with all of Arrow's threads."""
+        """Return the matching rows of a task as one table. Arrow reads a lake file with all threads."""
         if isinstance(task, LakeScanTask) and self._plan.keyed is None and not self._needs_positions(task):
             batches = self._read_lake(task.split, self._excluded_positions(task), threads=True)
             return pa.Table.from_batches(batches, schema=self._projection.schema.arrow)
@@ -331,11 +329,11 @@ class ScanTaskReader:
         return _is_lake_task(task) and not self._needs_positions(task)
 
     def _needs_positions(self, task: ScanTask) -> bool:
-        """Return whether the log positions of a lake file's rows are requested."""
+        """Return whether the task reads a lake file whose rows need log positions."""
         return isinstance(task, LakeScanTask) and bool(self._metadata)
 
     def _read_task(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        """Read the rows of a task. Only lake files are filtered, and only if log positions are not requested."""
+        """Read the rows of a task, unfiltered unless `_is_filtered`."""
         match task:
             case LogScanTask(split):
                 return self._read_log(split)
@@ -356,9 +354,9 @@ class ScanTaskReader:
             case ChangesScanTask():
                 return change_batches(task, self._read_with_offsets(task), self._metadata)
             case FileRowsScanTask() | VersionRowsScanTask():
-                raise ValueError(f"{task} is read as changes")
+                raise ValueError(f"{task} is only valid in a ChangesScanTask")
             case ViewScanTask(suffix):
-                raise ValueError(f"${suffix} is a view, which has no scan tasks")
+                raise ValueError(f"${suffix} is read as a whole, without scan tasks")
 
     @property
     def _projection(self) -> LakeProjection:
@@ -366,7 +364,7 @@ class ScanTaskReader:
         return self._plan.projection
 
     def _select_columns(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the plan's columns. A plan of a primary-key table also reads the key columns."""
+        """Select the plan's columns. A scan of a primary-key table also reads the key columns."""
         if self._plan.keyed is None:
             return batches
         names = list(self._plan.schema.names)
@@ -385,7 +383,7 @@ class ScanTaskReader:
         )
 
     def _adds_columns(self, split: LogSplit) -> bool:
-        """Return whether columns are added to those that the log stores."""
+        """Return whether the batches have columns that the log does not store."""
         return bool(self._metadata) or split.has_changes
 
     def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
@@ -401,10 +399,10 @@ class ScanTaskReader:
         with_deleted = replace(split, deleted=None)
         deleted = NO_PLACES if split.deleted is None else split.deleted.offsets()
         for log_batch in read_split(self._table.storage, with_deleted, self._plan.schema, records=self._records):
-            yield log_batch.batch, deleted_places_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
+            yield log_batch.batch, deleted_rows_within(deleted, log_batch.base_offset, log_batch.batch.num_rows)
 
     def _select_matching(self, split: LogSplit, filter_: pc.Expression) -> pa.Table:
-        """Return the rows that match the filter. Deleted rows are excluded in the same step, without a second copy."""
+        """Return the live rows that match the filter. One step drops deleted and other rows, which saves a copy."""
         batches, places, begin = [], [NO_PLACES], 0
         for batch, deleted_places in self._read_with_deleted(split):
             batches.append(batch)
@@ -418,7 +416,7 @@ class ScanTaskReader:
         return (with_metadata(log_batch, self._metadata) for log_batch in batches)
 
     def _read_with_offsets(self, task: ChangesScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Yield rows of the log, or of the lake if trimmed, with their offsets; rows of a lake file with positions."""
+        """Yield rows with their offsets. Rows of a lake file or a version have positions instead."""
         schema = self._plan.schema
         if isinstance(task.rows, OffsetsScanTask):
             bucket, snapshot_id = task.rows.bucket, task.rows.snapshot_id
@@ -426,7 +424,7 @@ class ScanTaskReader:
                 yield from self._read_trimmed(bucket, task.rows.offsets)
             else:
                 lake = self._table.open_lake().with_schema(schema)
-                yield from lake.read_held(snapshot_id, bucket, task.commits.offsets)
+                yield from lake.read_stored_rows(snapshot_id, bucket, task.commits.offsets)
             return
         if isinstance(task.rows, FileRowsScanTask):
             yield from read_lake_file(self._table, schema, task.rows.snapshot_id, task.rows.name)
@@ -444,7 +442,7 @@ class ScanTaskReader:
             yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
     def _read_start(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a key-value snapshot, at the offset just before the snapshot's end offset."""
+        """Yield the rows of a key-value snapshot, all with the offset before the snapshot's end offset."""
         for log_batch in self._read_split(split, self._plan.schema):
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
             yield (
@@ -476,10 +474,10 @@ class ScanTaskReader:
         )
 
     def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
-        """Return the positions of deleted rows that the lake file still has.
+        """Return the positions of deleted rows that the lake file still contains.
 
-        If the plan has only their offsets, the file's footer maps these to positions. ``source`` is that footer's
-        content, if it was read already.
+        If the task has only their offsets, the footer of the file maps offsets to positions. ``source`` is the content
+        of the footer, if it was read already.
         """
         positions = [] if task.deleted_positions is None else [task.deleted_positions]
         if task.deleted and task.split.merge is None:
@@ -496,15 +494,15 @@ class ScanTaskReader:
         source = self._offset_file(task)
         if source is None:
             raise LakeMismatchError(
-                f"{self._table.name}: rows were deleted that may be in {task.split.location}, which another engine "
-                "wrote, so that their places are not known; delete them there with that engine"
+                f"{self._table.name}: deleted rows may be in {task.split.location}, but another engine wrote this "
+                "file without offsets; delete the rows in the lake with that engine"
             )
         return source
 
     def _read_lake_positions(self, task: LakeScanTask) -> Iterator[pa.RecordBatch]:
         """Yield lake rows with their log positions, which are null for files of other engines and for merged files.
 
-        Rows of files of other engines get their file positions as ids if the task names the file's place.
+        If the task has the place of the file, rows without offsets get row ids by place and position.
         """
         files, split = self._lake, task.split
         if split.merge is not None:
@@ -526,7 +524,7 @@ class ScanTaskReader:
             yield add_log_positions(batch, self._metadata, task.bucket, pa.array(offsets)) if self._metadata else batch
 
     def _read_live_trimmed(self, task: OffsetsScanTask) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-        """Yield the rows of a trimmed range that are not deleted."""
+        """Yield the live rows of a trimmed range."""
         for offsets, batch in self._read_trimmed(task.bucket, task.offsets, self._node, snapshot_id=task.snapshot_id):
             is_deleted = None if task.deleted is None else task.deleted.holds(offsets)
             if is_deleted is None or not is_deleted.any():
@@ -539,16 +537,17 @@ class ScanTaskReader:
     ) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
         """Yield the rows of a trimmed range from the lake.
 
-        If data loss is tolerated, lost rows are located by bisection and skipped.
+        Lost rows raise `OffsetsTrimmedError`. If data loss is tolerated, bisection locates the lost rows and skips
+        them.
         """
         table = self._table
         try:
             lake = table.open_lake().with_schema(self._plan.schema)  # this process may have cached an older schema
             yield from lake.read_with_offsets(bucket, offsets, node, snapshot_id=snapshot_id)
-        except OffsetsTrimmedError:  # is raised before the first row
+        except OffsetsTrimmedError:  # raised before the first row is yielded
             state = table.refresh()
             if self._fail_on_data_loss:
-                require_not_truncated(state, bucket, offsets.start)  # more specific error if a truncation is the reason
+                require_not_truncated(state, bucket, offsets.start)  # raises a more specific error
                 raise
             if len(offsets) == 1 or offsets.end <= state.first_offset(bucket):
                 logger.warning("%s: offsets %s of bucket %d are lost, skipping them", table.name, offsets, bucket)
@@ -557,12 +556,12 @@ class ScanTaskReader:
             yield from self._read_trimmed(bucket, OffsetRange(offsets.start, middle), node, snapshot_id=snapshot_id)
             yield from self._read_trimmed(bucket, OffsetRange(middle, offsets.end), node, snapshot_id=snapshot_id)
 
-    # -- tables with a primary key --------------------------------------------------------------------------------
+    # -- primary-key tables ---------------------------------------------------------------------------------------
 
     def _read_keyed(self, task: KeyedScanTask) -> Iterator[pa.RecordBatch]:
         keyed, changes = self._plan.keyed, self._changes
         if keyed is None or changes is None:
-            raise ValueError("a keyed scan task outside of a plan of a primary-key table")
+            raise ValueError("a KeyedScanTask needs a plan with 'keyed'")
         if task.is_of_changes:
             assert task.bucket is not None
             yield from changes.rows(task.bucket).to_batches()

@@ -1,8 +1,8 @@
-"""Scan planning: find the lake files and log ranges that hold the rows of a read snapshot. Every reader plans here.
+"""Scan planning: find the lake files and log ranges with the rows of a read snapshot. Every reader plans here.
 
-A plan depends on the state of its read snapshot alone, because the table's own state advances with each read and write
-of the process. Pruning may skip files and segments that surely have no matching row. For a primary-key table it never
-skips changes, since a newer row that does not match the filter still replaces an older one.
+A plan depends only on the state in its read snapshot, because the table's cached state advances with each read and
+write. Pruning skips files and segments without matching rows. In a primary-key table it never skips changes, because a
+newer row that the filter rejects still replaces an older row that it accepts.
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeScan, ScanFile
 from streamhouse_spark.log.data_skipping import prune_buckets, segment_may_match
-from streamhouse_spark.log.delete_vectors import (
+from streamhouse_spark.log.deletion_vectors import (
     NO_FILE_ROWS,
     FileRows,
-    have_same_files,
     unapplied_deletes,
     unapplied_file_deletes,
     union_deleted_file_rows,
 )
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot
+from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_range, plan_snapshot
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import (
     ReadSnapshot,
@@ -48,26 +47,29 @@ class Pruning:
     """Skips manifests, files and segments by their metadata. Without a filter it skips none."""
 
     node: Node = ALWAYS_TRUE
-    """The filter, in the column names of the state. Every row of the result satisfies it."""
-    left_out: list[Segment] = field(default_factory=list, compare=False)
-    """The segments skipped so far, for metrics."""
+    """The filter, with the column names of the state. Every row of the result satisfies it."""
+    skipped: list[Segment] = field(default_factory=list, compare=False)
+    """The segments that were skipped, for metrics. May contain duplicates."""
 
     @property
     def num_skipped(self) -> int:
-        """Count the distinct segments that were skipped."""
-        return len({(segment.bucket, segment.base_offset) for segment in self.left_out})
+        return len({(segment.bucket, segment.base_offset) for segment in self.skipped})
 
     def buckets(self, state: TableState) -> frozenset[int] | None:
-        """Return the only buckets that can have matching rows, by equality on the bucket key; None for any bucket."""
+        """Return the buckets that may have matching rows, by equality on the bucket key; None for all buckets."""
         properties = state.parsed  # the key may have another name in this state
         key = properties.bucket_key
         column = state.schema.find(key[0]) if len(key) == 1 else None
         return prune_buckets(self.node, column, state.num_buckets, properties.datalake_format)
 
+    def prune(self, state: TableState, split: LogSplit) -> LogSplit:
+        """Return the split without the segments that surely have no matching rows."""
+        return keep_segments(split, lambda segment: self.keeps_segment(state, segment, split.offsets))
+
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
             return True
-        self.left_out.append(segment)
+        self.skipped.append(segment)
         return False
 
 
@@ -79,9 +81,9 @@ class ScanRequest:
     """The table columns to read, at least one; None for all."""
     pruning: Pruning = Pruning()
     statistics_of: tuple[str, ...] = ()
-    """Columns whose lake file statistics are needed in addition to those of the filter."""
+    """Columns whose lake file statistics are needed, in addition to the columns of the filter."""
     names_rows: bool = False
-    """Whether row ids are read, including those of rows without an offset."""
+    """Whether row ids are read, also of rows without an offset."""
 
     @classmethod
     def of(cls, projection: Projection) -> ScanRequest:
@@ -93,17 +95,17 @@ class ScanRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScanSources:
-    """All files and log ranges that can hold rows of a result, each row exactly once."""
+    """The lake files and log ranges of a scan, which contain each row of the result exactly once."""
 
     state: TableState
     schema: TableSchema
     """The table columns to read, in the order of the result."""
     lake: LakeScan | None = None
-    """Files whose rows belong to the result, except those in `ScanFile.gone`. An engine may read them itself."""
-    pieces: tuple[ScanTask, ...] = ()
-    """Scan tasks of everything else: lake files first, then key-value snapshots, then the log."""
+    """Files that another engine may read itself. Rows at their ``deleted_positions`` are not part of the result."""
+    tasks: tuple[ScanTask, ...] = ()
+    """Scan tasks of all other rows: lake files first, then key-value snapshots, then the log."""
     are_exact: bool = True
-    """Whether the tasks return exactly the rows that they count, unless reading fails."""
+    """Whether the tasks return exactly as many rows as their metadata count."""
     keyed: MergeColumns | None = None
     """Set for the rows of a primary-key table."""
 
@@ -114,16 +116,14 @@ class ScanSources:
 
     def plan(self, table: TableHandle) -> ScanPlan:
         """Return a plan that reads everything as scan tasks."""
-        return replace(
-            self.common(table), pieces=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.pieces)
-        )
+        return replace(self.common(table), tasks=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.tasks))
 
     def count_rows(self) -> int | None:
-        """Count the rows of the result by metadata; None if only reading can tell."""
+        """Count the rows of the result by metadata, or return None if that requires reading."""
         files = self.lake.files if self.lake is not None else ()
         of_files = [file.num_live for file in files]
-        splits = [piece.split for piece in self.pieces if isinstance(piece, LogScanTask)]
-        if not self.are_exact or len(splits) < len(self.pieces) or None in of_files:
+        splits = [task.split for task in self.tasks if isinstance(task, LogScanTask)]
+        if not self.are_exact or len(splits) < len(self.tasks) or None in of_files:
             return None
         return sum(count or 0 for count in of_files) + sum(split.num_rows for split in splits)
 
@@ -140,57 +140,56 @@ def plan_lake_tasks(files: Iterable[ScanFile]) -> Iterator[LakeScanTask]:
 def plan_scan(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> ScanSources:
     """Plan a scan of a read snapshot.
 
-    Raises `SnapshotExpiredError` if its lake snapshot has expired or is not the recorded one.
+    Raises `SnapshotExpiredError` if the lake snapshot has expired, or if another engine replaced it.
     """
     allowed = request.pruning.buckets(snapshot.state)
     if allowed is not None:
         hot = {bucket: offsets for bucket, offsets in snapshot.hot.items() if bucket in allowed}
-        snapshot = replace(
-            snapshot, hot=hot, bases={bucket: base for bucket, base in snapshot.bases.items() if bucket in allowed}
-        )
+        bases = {bucket: base for bucket, base in snapshot.bases.items() if bucket in allowed}
+        snapshot = replace(snapshot, hot=hot, bases=bases)
     if snapshot.state.primary_key:
         return _plan_keyed(table, snapshot, request)
     lake = scan_tiered_snapshot(table, snapshot, request) if snapshot.lake is not None else None
-    lake, holding = _exclude_deleted_rows(table, snapshot, lake, names_rows=request.names_rows)
+    lake, lake_tasks = _exclude_deleted_rows(table, snapshot, lake, names_rows=request.names_rows)
     splits = [plan_range(snapshot.state, bucket, offsets) for bucket, offsets in snapshot.hot.items()]
-    tasks = prune_tasks(snapshot.state, map(LogScanTask, splits), request.pruning)
-    return ScanSources(snapshot.state, request.schema(snapshot.state), lake, (*holding, *tasks))
+    log_tasks = prune_tasks(snapshot.state, map(LogScanTask, splits), request.pruning)
+    return ScanSources(snapshot.state, request.schema(snapshot.state), lake, (*lake_tasks, *log_tasks))
 
 
 def _exclude_deleted_rows(
     table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan | None, *, names_rows: bool
 ) -> tuple[LakeScan | None, tuple[LakeScanTask, ...]]:
-    """Attach pending deletes to the lake files that still hold the rows.
+    """Attach pending deletes to the lake files that still contain the rows.
 
-    Returns separate scan tasks for files of which only offsets of the deleted rows are known, not positions, because
-    only this package's reader can skip these. With ``names_rows`` it does so for files whose rows are identified by
-    file and position, too.
+    Returns scan tasks for files of which only the offsets of the deleted rows are known, not the positions, because
+    other engines cannot skip rows by offset. With ``names_rows``, files whose rows are identified by file and position
+    become scan tasks too.
     """
-    deleted, of_files = deleted_offsets(snapshot), deleted_file_rows(snapshot)
-    if lake is None or not (deleted or of_files or names_rows):
+    deleted, deleted_in_files = deleted_offsets(snapshot), deleted_file_rows(snapshot)
+    if lake is None or not (deleted or deleted_in_files or names_rows):
         return lake, ()
-    if of_files:
-        _require_files(table, snapshot, of_files)
+    if deleted_in_files:
+        _require_files(table, snapshot, deleted_in_files)
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets  # few reads need to write files
 
     places = file_positions(table, snapshot, lake) if names_rows else {}
     names = StorageFiles(table.storage)
     tasks, files = [], []
-    strange = _deleted_without_offsets(table, snapshot, lake, deleted)
+    deleted_elsewhere = _deleted_without_offsets(table, snapshot, lake, deleted)
     folder = f"{names.name_of(snapshot.state.lake_location)}/"
     for file in lake.files:
         name, place = names.name_of(file.location), places.get(file.location)
-        rows = deleted if parse_file_offsets(file.location) is not None else strange
-        of_bucket = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
-        deleted_positions = of_files.get(name) if of_files else None
-        if of_bucket and ADOPTED not in snapshot.state.properties and name.startswith(folder):
-            of_bucket, positions = _split_deleted_rows(file, of_bucket)
+        rows = deleted if parse_file_offsets(file.location) is not None else deleted_elsewhere
+        rows = rows if file.bucket is None else {b: runs for b, runs in rows.items() if b == file.bucket}
+        deleted_positions = deleted_in_files.get(name) if deleted_in_files else None
+        if rows and ADOPTED not in snapshot.state.properties and name.startswith(folder):
+            rows, positions = _split_deleted_rows(file, rows)
             deleted_positions = (
                 positions if deleted_positions is None else OffsetSet.merged([deleted_positions, positions])
             )
-        if of_bucket or place is not None:
+        if rows or place is not None:
             tasks += [
-                LakeScanTask(split, file.bucket, of_bucket, deleted_positions or None, place) for split in file.splits()
+                LakeScanTask(split, file.bucket, rows, deleted_positions or None, place) for split in file.splits()
             ]
         else:
             files.append(replace(file, deleted_positions=deleted_positions) if deleted_positions else file)
@@ -198,10 +197,10 @@ def _exclude_deleted_rows(
 
 
 def _split_deleted_rows(file: ScanFile, deleted: Mapping[int, OffsetSet]) -> tuple[Mapping[int, OffsetSet], OffsetSet]:
-    """Return the deleted rows whose positions only the file's footer tells, and the positions of all others.
+    """Return the deleted rows of a file by offset if only its footer has their positions, else their positions.
 
-    The name of a file written by the table says which offset range it covers. If the range is as long as the file has
-    rows, positions follow from offsets.
+    The name of a file contains its offset range, if the table wrote it. If the range has as many offsets as the file
+    has rows, positions are computed from offsets.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
@@ -218,7 +217,7 @@ def _split_deleted_rows(file: ScanFile, deleted: Mapping[int, OffsetSet]) -> tup
 def _deleted_without_offsets(
     table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan, deleted: Mapping[int, OffsetSet]
 ) -> Mapping[int, OffsetSet]:
-    """Return the deleted rows that are in no file with offsets, so that files of other engines may hold them."""
+    """Return the deleted rows that are in no file with offsets. Files of other engines may contain them."""
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
     if snapshot.lake is None or not deleted or all(parse_file_offsets(file.location) for file in lake.files):
@@ -229,10 +228,10 @@ def _deleted_without_offsets(
 
 
 def file_positions(table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan) -> Mapping[str, int]:
-    """Return location → position among all files of the lake snapshot, for files whose rows are identified by it.
+    """Return location → position among all files of the lake snapshot, which identifies rows without offsets.
 
-    Empty if every file of the scan has offsets or if the lake format has no such positions. Also empty for a fallback
-    snapshot, because row ids refer to the snapshot of the state.
+    Empty if every file of the scan has offsets, or the lake format has no such positions. Also empty for a fallback
+    snapshot, because row ids refer to the tiered snapshot of the state.
     """
     from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 
@@ -245,46 +244,45 @@ def file_positions(table: TableHandle, snapshot: ReadSnapshot, lake: LakeScan) -
 
 
 def deleted_file_rows(snapshot: ReadSnapshot) -> FileRows:
-    """Return deleted rows of lake files that the lake snapshot still has.
+    """Return deleted rows of lake files that the lake snapshot still contains.
 
-    Raises `SnapshotExpiredError` if the snapshot is not known to have the same files as the one from which the rows
-    were deleted.
+    Raises `SnapshotExpiredError` if the snapshot may have other files than the snapshot from which the rows were
+    deleted.
     """
     tiered, state = snapshot.lake, snapshot.state
     if tiered is None or not state.deletions:
         return NO_FILE_ROWS
     deletions = unapplied_file_deletes(state.deletions, tiered.applied_through)
     for deletion in deletions:
-        if not have_same_files(state.lake_history, deletion.snapshot_id, tiered.snapshot_id):
+        if not state.has_same_lake_files(deletion.snapshot_id, tiered.snapshot_id):
             raise SnapshotExpiredError(
                 f"{state.name}: commit {deletion.commit} deleted rows of lake snapshot {deletion.snapshot_id}, which "
-                f"may lie in other files of snapshot {tiered.snapshot_id}, because another engine rewrote some; tier "
-                "the table, which deletes them there"
+                f"may be in other files of snapshot {tiered.snapshot_id}, because another engine rewrote files; tier "
+                "the table to delete the rows in the lake"
             )
     return union_deleted_file_rows(deletions)
 
 
 def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) -> None:
-    """Require that the lake snapshot has the files of deleted rows, in case another engine reused its id.
+    """Require that the lake snapshot has the files of deleted rows, unless another engine reused its id.
 
-    Raises `SnapshotExpiredError`, since the rows may then be in other files.
+    Raises `SnapshotExpiredError`, because the rows may then be in other files.
     """
     assert snapshot.lake is not None
     lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
     replaceable = lake.capabilities.replaceable
-    if replaceable is None or replaceable.snapshot_mark(snapshot_id) is None:
+    if replaceable is None or replaceable.snapshot_identity(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)
     if lost := files.keys() - set(map(names.name_of, lake.list_named_files(snapshot_id))):
         raise SnapshotExpiredError(
-            f"{snapshot.state.name}: rows of {min(lost)} were deleted, and another engine put its own lake snapshot "
-            f"{snapshot_id} without this file in the place of the one that had them; tier the table, which deletes "
-            "them there"
+            f"{snapshot.state.name}: rows of {min(lost)} were deleted, but another engine replaced lake snapshot "
+            f"{snapshot_id} by one without this file; tier the table to delete the rows in the lake"
         )
 
 
 def deleted_offsets(snapshot: ReadSnapshot) -> Mapping[int, OffsetSet]:
-    """Return bucket → deleted rows that the lake snapshot still has."""
+    """Return bucket → deleted rows that the lake snapshot still contains."""
     tiered = snapshot.lake
     if tiered is None or not snapshot.state.deletions:
         return {}
@@ -298,46 +296,35 @@ def prune_tasks(state: TableState, tasks: Iterable[ScanTask], pruning: Pruning) 
     for task in tasks:
         if not isinstance(task, LogScanTask):
             yield task
-        elif (split := _prune_split(state, task.split, pruning)).segments:
+        elif (split := pruning.prune(state, task.split)).segments:
             yield LogScanTask(split)
 
 
-def _prune_split(state: TableState, split: LogSplit, pruning: Pruning) -> LogSplit:
-    segments = tuple(s for s in split.segments if pruning.keeps_segment(state, s, split.offsets))
-    if len(segments) == len(split.segments):
-        return split
-    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
-
-
-# -- tables with a primary key ----------------------------------------------------------------------------------------
+# -- primary-key tables -----------------------------------------------------------------------------------------------
 
 
 def _plan_keyed(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> ScanSources:
     """Plan a scan of a primary-key table.
 
-    Lake files of buckets without newer changes stay plain files. Files of all other buckets are merged with the
-    changes.
+    Lake files of buckets with changes become scan tasks that merge them. Other lake files need no merge.
     """
     state, schema = snapshot.state, request.schema(snapshot.state)
     tails = tuple(plan_range(state, bucket, offsets) for bucket, offsets in snapshot.hot.items())
     keyed = MergeColumns(_with_key(state, schema), state.primary_key, tails, state.attempt)
-    lake = (
-        scan_tiered_snapshot(table, snapshot, replace(request, columns=keyed.schema.names))
-        if snapshot.lake is not None
-        else None
-    )
     changed: set[int | None] = {tail.bucket for tail in tails}
     if changed:
-        changed.add(None)  # a file of unknown bucket may belong to any of them
-    older = [file for file in (lake.files if lake is not None else ()) if file.bucket in changed]
+        changed.add(None)  # a file of unknown bucket may belong to any bucket
+    lake, merged_files = None, []
+    if snapshot.lake is not None:
+        lake = scan_tiered_snapshot(table, snapshot, replace(request, columns=keyed.schema.names))
+        merged_files = [file for file in lake.files if file.bucket in changed]
+        lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
     bases = [plan_snapshot(state, base) for base in snapshot.bases.values()]
     tasks = (
-        *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in older for split in file.splits()),
+        *(KeyedScanTask(file.bucket, split, split.size_bytes) for file in merged_files for split in file.splits()),
         *(KeyedScanTask(base.bucket, None, base.size_bytes, base) for base in bases),
         *(KeyedScanTask(tail.bucket, None, tail.size_bytes) for tail in tails),
     )
-    if lake is not None:
-        lake = replace(lake, files=tuple(file for file in lake.files if file.bucket not in changed))
     return ScanSources(state, schema, lake, tasks, are_exact=not tails, keyed=keyed)
 
 
@@ -353,7 +340,7 @@ def _with_key(state: TableState, schema: TableSchema) -> TableSchema:
 
 
 def scan_tiered_snapshot(table: TableHandle, snapshot: ReadSnapshot, request: ScanRequest) -> LakeScan:
-    """Return the files of a read snapshot's lake snapshot. Raises `SnapshotExpiredError` as `plan_scan` does."""
+    """Return the lake files of a read snapshot. Raises `SnapshotExpiredError`; see `plan_scan`."""
     assert snapshot.lake is not None
     scan = scan_lake(table, snapshot.state, snapshot.lake.snapshot_id, request)
     require_recorded(snapshot.state, snapshot.lake, scan.snapshot)
@@ -361,7 +348,7 @@ def scan_tiered_snapshot(table: TableHandle, snapshot: ReadSnapshot, request: Sc
 
 
 def scan_lake(table: TableHandle, state: TableState, snapshot_id: int, request: ScanRequest) -> LakeScan:
-    """Return the files of a lake snapshot, by the columns of the state. Raises `SnapshotExpiredError`."""
+    """Return the files of a lake snapshot, mapped to the columns of the state. Raises `SnapshotExpiredError`."""
     allowed = request.pruning.buckets(state)
     scan = table.open_lake(state).scan_files(
         snapshot_id=snapshot_id,
@@ -384,7 +371,7 @@ def plan_lake(
     as_of_snapshot: int | None = None,
     as_of_timestamp_ms: int | None = None,
 ) -> ScanPlan:
-    """Plan a read of the lake alone: a snapshot by id or by time, or by default the latest.
+    """Plan a read of the lake alone: of a snapshot by id or time, by default of the latest.
 
     The plan has no tasks before the first tiering round. Raises `SnapshotExpiredError`.
     """

@@ -1,6 +1,6 @@
-"""Scan tasks of a read: log ranges, lake files and inlined rows. Processes of one version exchange them as JSON.
+"""Scan plans and their tasks: log ranges, lake files, and rows of other sources. They are sent to readers as JSON.
 
-A task carries all that its reader needs in addition to its plan.
+Only processes of the same version exchange plans, so the JSON has no compatible format.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class LogScanTask(Portable):
 class LakeScanTask(Portable):
     split: LakeSplit
     bucket: int | None = None
-    """Bucket of all its rows, if known."""
+    """Bucket of all rows, if known."""
     deleted: Mapping[int, OffsetSet] = field(default_factory=dict)
-    """Bucket → offsets of pending deletes: rows to skip that the lake snapshot still has."""
+    """Bucket → offsets of pending deletes, which the reader skips."""
     deleted_positions: OffsetSet | None = None
-    """File positions of pending deletes: rows to skip that the lake snapshot still has."""
+    """Positions in the file of pending deletes, which the reader skips."""
     place: int | None = None
-    """Position of the file among all files of the snapshot, if its rows are to be identified by it."""
+    """Position of the file among all files of the snapshot, if row ids are read."""
 
     @property
     def size_bytes(self) -> int:
@@ -45,28 +45,28 @@ class LakeScanTask(Portable):
 
     @property
     def has_pending_deletes(self) -> bool:
-        """Whether the task may have pending deletes."""
+        """Whether the file may contain pending deletes."""
         return bool(self.deleted) or self.deleted_positions is not None
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsScanTask(Portable):
-    """A log range that was trimmed from the hot log and is read from the lake."""
+    """A range of offsets that was trimmed from the hot log and is read from the lake."""
 
     bucket: int
     offsets: OffsetRange
     size_bytes: int
     snapshot_id: int | None = None
-    """The lake snapshot to read, whose missing rows are skipped. None for the latest, in which no row may be missing.
-    In a scan of changes, the files of the snapshot provide deleted rows as well.
+    """The lake snapshot to read. Rows that are missing from it are skipped. None for the latest snapshot, from which no
+    row may be missing. A scan of changes also reads the deleted rows in the files of the snapshot.
     """
     deleted: OffsetSet | None = None
-    """Rows to skip, which the lake may still have."""
+    """Rows to skip, which the lake may contain."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveScanTask(Portable):
-    """Changes of a bucket to read from a page of the change archive, because the hot log may no longer have them."""
+    """Changes of a bucket in a page of the change archive, because they may have been trimmed from the hot log."""
 
     bucket: int
     offsets: OffsetRange
@@ -79,8 +79,8 @@ class ArchiveScanTask(Portable):
 class KeyedScanTask(Portable):
     """Rows of a primary-key table that must be merged with its latest changes.
 
-    With ``lake`` or ``base``, the task reads the rows of that lake split or key-value snapshot whose keys have no
-    change. Without either, it reads the rows that result from the changes of the bucket.
+    With ``lake`` or ``base``, the task reads the rows of the lake split or key-value snapshot whose keys have no
+    change. Otherwise it reads the rows that result from the changes of the bucket.
     """
 
     bucket: int | None
@@ -101,7 +101,7 @@ class StartScanTask(Portable):
 
     split: LogSplit
     offset: int
-    """The bucket's offset up to which the snapshot holds the rows."""
+    """The end offset of the snapshot."""
 
     @property
     def size_bytes(self) -> int:
@@ -110,7 +110,7 @@ class StartScanTask(Portable):
 
 @dataclass(frozen=True, slots=True)
 class BinlogScanTask(Portable):
-    """All changes of a bucket for ``$binlog``, as one task because an update is two rows of the log."""
+    """All changes of a bucket for ``$binlog``. Not split, because an update is two rows of the log."""
 
     split: LogSplit
     schema: TableSchema
@@ -128,13 +128,13 @@ class FileRowsScanTask(Portable):
     """A data file of a lake snapshot whose rows are identified by position, because they have no offsets."""
 
     name: str
-    """Its name as recorded in deletions, see `StorageFiles.name_of`."""
+    """The name of the file in deletions, see `StorageFiles.name_of`."""
     snapshot_id: int
     size_bytes: int
 
     @property
     def bucket(self) -> None:
-        """Its rows may be of any bucket."""
+        """None, because its rows may be of any bucket."""
         return
 
 
@@ -145,30 +145,30 @@ class VersionRowsScanTask(Portable):
     bucket: int | None
     """None for lake files of unknown bucket."""
     plan: ScanPlan
-    """The scan of these rows, with all columns of the table."""
+    """The scan of the rows, with all columns of the table."""
     num_rows: int
     """Upper bound of the number of rows."""
 
     @property
     def size_bytes(self) -> int:
-        return sum(task.size_bytes for task in self.plan.pieces)
+        return sum(task.size_bytes for task in self.plan.tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class ChangesScanTask(Portable):
-    """Rows of a bucket as changes, each with its commit. Rows at offsets of no commit are skipped.
+    """Rows of a bucket as changes, each with its commit. Rows outside of `commits` are skipped.
 
-    For a lake file and for a version, positions take the place of offsets.
+    For `FileRowsScanTask` and `VersionRowsScanTask`, `commits` has positions instead of offsets.
     """
 
     rows: LogScanTask | OffsetsScanTask | ArchiveScanTask | FileRowsScanTask | VersionRowsScanTask
     commits: CommitRanges
     is_deleted: bool = False
-    """Whether the commits deleted the rows, in a log table; else they appended them."""
+    """Whether the commits of a log table deleted the rows, instead of appending them."""
     key: tuple[str, ...] = ()
-    """The primary key, if a commit may have several changes of a key, which are reduced to their net change."""
+    """The primary key, if a commit may have several changes of a key. They are reduced to their net change."""
     is_changelog: bool = False
-    """Whether change types are named as in ``$changelog``; else as in Spark's ``CHANGES``."""
+    """Whether change types are named as in ``$changelog``, instead of Spark's ``CHANGES``."""
 
     @property
     def bucket(self) -> int | None:
@@ -210,7 +210,7 @@ def count_segments(plan: ScanPlan) -> int:
 def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
     """Return the splits of the log and of key-value snapshots that the plan reads."""
     yield from plan.keyed.tails if plan.keyed is not None else ()
-    for task in plan.pieces:
+    for task in plan.tasks:
         rows = task.rows if isinstance(task, ChangesScanTask) else task
         if isinstance(rows, VersionRowsScanTask):
             yield from log_splits(rows.plan)
@@ -222,20 +222,18 @@ def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
 
 @dataclass(frozen=True, slots=True)
 class MergeColumns(Portable):
-    """Columns and changes for reading a primary-key table, in addition to the requested columns."""
+    """The columns and changes for merging the rows of a primary-key table."""
 
     schema: TableSchema
-    """Columns to read from lake files and changes: the requested ones and the primary key."""
+    """The columns to read from lake files and changes: the requested columns and the primary key."""
     key: tuple[str, ...]
     tails: tuple[LogSplit, ...]
-    """The changes that the lake snapshot does not hold, one split per bucket with changes."""
+    """The changes that are missing from the lake snapshot, one split per bucket with changes."""
     history: str | None = None
-    """Attempt of the latest record after these changes, because a restored table may hold other rows at the same
-    offsets. None if unknown.
-    """
+    """Attempt of the latest record, or None if unknown. A restored table may have other rows at the same offsets."""
 
     def for_tasks(self, tasks: Sequence[ScanTask]) -> MergeColumns:
-        """Return these columns with only the changes that the tasks need."""
+        """Return a copy with only the changes that the tasks need."""
         buckets = {task.bucket for task in tasks if isinstance(task, KeyedScanTask)}
         needed = tuple(tail for tail in self.tails if None in buckets or tail.bucket in buckets)
         return replace(self, tails=needed)
@@ -249,15 +247,13 @@ class ScanPlan(Portable):
     table_uuid: str
     schema: TableSchema
     """The table columns to read, in the order of the result."""
-    pieces: tuple[ScanTask, ...]
+    tasks: tuple[ScanTask, ...]
     projection: LakeProjection | None = None
-    """The field ids of these columns, or of those of ``keyed``, in lake files. Set if there are lake tasks."""
+    """The field ids in lake files of `schema`, or of ``keyed.schema``. Set if there are lake tasks."""
     keyed: MergeColumns | None = None
     """Set for the rows of a primary-key table."""
     binlog_start: int | None = None
-    """For ``$binlog``: the tasks belong to one bucket and hold its changes from this offset on, perhaps one row
-    earlier.
-    """
+    """The first offset of a plan for ``$binlog``, whose tasks belong to one bucket. They may start one row earlier."""
 
     def of_columns(self, schema: TableSchema) -> ScanPlan:
         """Return the plan of a read of a subset of the columns."""
@@ -270,4 +266,4 @@ class ScanPlan(Portable):
 
     def with_tasks(self, tasks: Sequence[ScanTask]) -> ScanPlan:
         keyed = self.keyed.for_tasks(tasks) if self.keyed else None
-        return replace(self, pieces=tuple(tasks), keyed=keyed)
+        return replace(self, tasks=tuple(tasks), keyed=keyed)

@@ -1,7 +1,7 @@
-"""Fallback snapshots for a read whose snapshot can no longer be read, because its lake snapshot or log files expired.
+"""Fallback snapshots for a read whose lake snapshot or log files have expired.
 
-All readers share this policy. The first fallback is the same log state with the lake's latest snapshot, if that has the
-same rows. After that come the latest states of the table, if the columns of the read are unchanged.
+All readers share this policy. The first fallback is the same table state with the latest lake snapshot, if it contains
+the same rows. The next fallbacks are the latest states of the table, if the columns of the read are unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InitialSchema:
     columns: Sequence[str] | None
     """The table columns that the read returns; None for all."""
     is_chosen: bool = False
-    """Whether the user chose the state, so that no other state may replace it."""
+    """Whether the user chose the state. Then no other state may replace it."""
     reader: str = "a read of {name}"
     advice: str = "read it again"
 
@@ -49,7 +49,7 @@ class InitialSchema:
 def read_with_fallback(
     table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema, read: Callable[[ReadSnapshot], T]
 ) -> T:
-    """Read a snapshot, or a fallback for it. Raises `SnapshotExpiredError` if none can be read."""
+    """Read a snapshot, or a fallback snapshot after it expired. Raises `SnapshotExpiredError` if all have expired."""
     fallback_snapshots = _fallback_snapshots(table, snapshot, initial)
     current = snapshot
     while True:
@@ -65,14 +65,14 @@ def read_with_fallback(
 def _fallback_snapshots(table: TableHandle, snapshot: ReadSnapshot, initial: InitialSchema) -> Iterator[ReadSnapshot]:
     if BRANCH in snapshot.state.properties:
         return  # newer lake snapshots belong to the table, not to its branch
-    table.refresh()  # a concurrently dropped table has no lake table either
+    table.refresh()  # raises if the table was dropped concurrently, with its lake
     if snapshot.lake is not None:
-        with suppress(SnapshotExpiredError):  # the lake was rebuilt concurrently, and the old one deleted
-            newest = _latest_lake_snapshot(table, snapshot.state)
-            if newest is None or (snapshot.lake.offsets and not newest.offsets):  # its log offsets are unknown
+        with suppress(SnapshotExpiredError):  # the lake was rebuilt concurrently, and the old lake deleted
+            latest = _latest_lake_snapshot(table, snapshot.state)
+            if latest is None or (snapshot.lake.offsets and not latest.offsets):  # its log offsets are unknown
                 return
-            if (same := _snapshot_of_same_rows(snapshot.state, newest)) is not None:
-                yield same
+            if (fallback := _snapshot_of_same_rows(snapshot.state, latest)) is not None:
+                yield fallback
     if initial.is_chosen:
         return
     for _ in range(FALLBACKS_MAX):
@@ -81,30 +81,30 @@ def _fallback_snapshots(table: TableHandle, snapshot: ReadSnapshot, initial: Ini
 
 def _latest_lake_snapshot(table: TableHandle, state: TableState) -> LakeSnapshot | None:
     lake = table.open_lake(state)
-    newest = lake.newest()
-    require_same_history(table.log, newest)
-    if newest is None:
-        require_metadata(state, lake, newest)
-    require_drops_applied(state, newest)
-    return newest
+    latest = lake.newest()
+    require_same_history(table.log, latest)
+    if latest is None:
+        require_metadata(state, lake, latest)
+    require_drops_applied(state, latest)
+    return latest
 
 
-def _snapshot_of_same_rows(state: TableState, newest: LakeSnapshot) -> ReadSnapshot | None:
-    """Return a read snapshot of the state on the lake's latest snapshot, or None if that has other rows.
+def _snapshot_of_same_rows(state: TableState, latest: LakeSnapshot) -> ReadSnapshot | None:
+    """Return the read snapshot of the state with the latest lake snapshot, or None if it has other rows.
 
-    It has the same rows if it ends within the state's log and no partition was dropped since.
+    It has the same rows if its offsets are in the state's log and no partition was dropped since.
     """
-    within = all(log.start <= newest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
-    is_whole = state.lake is not None and newest.dropped_rows == state.lake.dropped_rows
-    if within and is_whole and state.begins_at(newest.starts):
-        return take_latest_snapshot(state, _as_tiered_snapshot(newest))
+    is_within_log = all(log.start <= latest.offsets.get(b, 0) <= log.end for b, log in state.buckets.items())
+    has_all_partitions = state.lake is not None and latest.dropped_rows == state.lake.dropped_rows
+    if is_within_log and has_all_partitions and state.begins_at(latest.starts):
+        return take_latest_snapshot(state, _as_tiered_snapshot(latest))
     return None
 
 
 def fall_back_to_lake_snapshot(table: TableHandle) -> ReadSnapshot:
-    """Return a read snapshot of the latest state on the lake's own latest snapshot.
+    """Return a read snapshot of the latest state with the latest snapshot in the lake.
 
-    Another engine may have expired the recorded one.
+    Another engine may have expired the recorded snapshot.
     """
     for _ in range(FALLBACKS_MAX):
         with suppress(OffsetsTrimmedError):  # tiered and trimmed concurrently
@@ -116,14 +116,14 @@ def _snapshot_at_lake(table: TableHandle) -> ReadSnapshot:
     state = table.refresh()
     if not state.has_lake or BRANCH in state.properties:
         return take_latest_snapshot(state)
-    newest = _latest_lake_snapshot(table, state)
-    if newest is None:
+    latest = _latest_lake_snapshot(table, state)
+    if latest is None:
         return take_latest_snapshot(table.refresh(), state.lake)
     try:
-        return take_latest_snapshot(table.refresh(), _as_tiered_snapshot(newest))
+        return take_latest_snapshot(table.refresh(), _as_tiered_snapshot(latest))
     except OffsetsTrimmedError:
         if state.lake is not None:  # the lake was rolled back and the log no longer has the rows
-            require_progress(state.lake.offsets, newest.offsets, table=state.name)
+            require_progress(state.lake.offsets, latest.offsets, table=state.name)
         raise
 
 

@@ -1,8 +1,7 @@
 """Union read: the rows of a lake snapshot and of the log from exactly its offsets on, as one table.
 
-For a log table, the result is the rows of both. The log of a primary-key table holds changes, which are merged by key
-and replace older rows. Memory is then bounded by the changes that are not in the lake yet, since lake rows are streamed
-in batches.
+The log of a primary-key table contains changes, which are merged by key and replace older rows. Lake rows are streamed
+in batches, so memory is bounded by the changes that are not tiered.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def read_latest(table: TableHandle, snapshot: ReadSnapshot, projection: Projecti
 
 
 def plan_union(table: TableHandle, columns: Sequence[str], *, as_of_timestamp_ms: int | None = None) -> ScanPlan:
-    """Plan a read of the latest state, or of the state at a time.
+    """Plan a read of the latest state, or of the state at ``as_of_timestamp_ms``.
 
     Raises `OffsetsTrimmedError`, `SnapshotExpiredError`, `SchemaMismatchError`.
     """
@@ -57,7 +56,7 @@ def read_snapshot_rows(table: TableHandle, snapshot: ReadSnapshot, projection: P
 
 
 def read_hot_rows(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> Iterator[pa.Table]:
-    """Read a log table's rows in the hot log ranges of a read snapshot, one Arrow table per bucket."""
+    """Read the rows of a log table in the log ranges of a read snapshot, one Arrow table per bucket."""
     yield from _read_tables(table, replace(snapshot, lake=None), projection)
 
 

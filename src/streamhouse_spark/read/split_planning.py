@@ -1,4 +1,4 @@
-"""Split planning: cut a plan into parts of about equal size, for parallel Spark tasks or server streams."""
+"""Split planning: cut a plan into parts of about equal size, for parallel Spark tasks or Flight streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from streamhouse_spark.read.scan_tasks import (
 TARGET_BYTES_MIN = 8 << 20
 TARGET_BYTES_MAX = 128 << 20
 OPENING_BYTES = 256 << 10
-"""Cost of opening a file, as bytes read instead, so that many tiny files still make several tasks."""
+"""Cost of opening a file, expressed as bytes to read, so that many tiny files make several tasks."""
 
 
 class SizedSplit(Protocol):
@@ -34,8 +34,8 @@ S = TypeVar("S", bound=SizedSplit)
 
 
 def split_plan(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]:
-    """Cut the plan into parts of about equal size: large tasks are split, small neighbours are packed."""
-    tasks = list(group_by_bucket(plan.pieces))
+    """Cut the plan into parts of about equal size: split large tasks, and pack small neighbours."""
+    tasks = list(group_by_bucket(plan.tasks))
     target_bytes = target_partition_bytes(tasks, parallelism or os.cpu_count() or 1)
     groups = align_to_changes(
         pack_neighbours(list(split_large_tasks(tasks, target_bytes)), target_bytes), lambda piece: piece
@@ -44,10 +44,10 @@ def split_plan(plan: ScanPlan, parallelism: int | None = None) -> list[ScanPlan]
 
 
 def split_binlog(plan: ScanPlan, starts: Mapping[int, int]) -> list[ScanPlan]:
-    """Cut the plan into one part per bucket, because an update is two rows of the log that must stay together."""
+    """Cut the plan into one part per bucket. An update is two rows of the log, which must not be separated."""
     plans: list[ScanPlan] = []
     for bucket, start in starts.items():
-        tasks = [task for task in plan.pieces if _changes_bucket(task) == bucket]
+        tasks = [task for task in plan.tasks if _changes_bucket(task) == bucket]
         plans.append(replace(plan.with_tasks(tasks), binlog_start=start))
     return plans or [plan]
 
@@ -66,7 +66,7 @@ def target_partition_bytes(
 ) -> int:
     """Return the partition size that gives every core about ``per_core`` partitions.
 
-    By default a partition is not smaller than is worthwhile for a Python task.
+    ``min_bytes`` lowers the smallest size, whose default suits the start-up cost of a Python task.
     """
     total_bytes = sum(task.size_bytes + OPENING_BYTES for task in tasks)
     low_bytes = TARGET_BYTES_MIN if min_bytes is None else min(min_bytes, TARGET_BYTES_MIN)
@@ -74,7 +74,7 @@ def target_partition_bytes(
 
 
 def group_by_bucket(tasks: Iterable[ScanTask]) -> Iterator[ScanTask]:
-    """Move tasks that need changes to the end, grouped by bucket, because tasks of a bucket share its changes."""
+    """Move tasks that merge changes to the end, grouped by bucket, because tasks of a bucket share its changes."""
     of_bucket: dict[int | None, list[ScanTask]] = {}
     for task in tasks:
         if not isinstance(task, KeyedScanTask):
@@ -103,7 +103,7 @@ def split_large_tasks(tasks: Iterable[ScanTask], target_bytes: int) -> Iterable[
 
 
 def pack_neighbours(tasks: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
-    """Pack neighbours into groups of about equal size. A group is much larger than the target only if one task is."""
+    """Pack neighbours into groups of about equal size. Only a group with a very large task exceeds the target much."""
     sizes_bytes = [task.size_bytes + OPENING_BYTES for task in tasks]
     total_bytes = sum(sizes_bytes)
     share_bytes = total_bytes / max(1, round(total_bytes / target_bytes))
@@ -116,10 +116,10 @@ def pack_neighbours(tasks: Sequence[S], target_bytes: int) -> Iterable[list[S]]:
 
 
 def align_to_changes(groups: Iterable[list[S]], task_of: Callable[[S], ScanTask]) -> list[list[S]]:
-    """Move the tasks of a bucket to one of two groups if a side has fewer bytes of the bucket than its changes.
+    """Move the tasks of a bucket from the second of two groups to the first if either has few bytes of the bucket.
 
-    Each group merges the changes of its buckets itself. So regardless of the number of groups, the changes read for a
-    bucket are at most the bytes of its older rows.
+    Each group reads the changes of its buckets. A group keeps tasks of a shared bucket only if they have at least as
+    many bytes of older rows as the bucket has changes. That bounds the changes that are read several times.
     """
     groups = [list(group) for group in groups]
     changes: dict[int | None, int] = {}

@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import PUBLICATIONS, ROLLBACKS, OffsetRange
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import InvalidNameError, quote
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.catalog.branches import BRANCH_TAG, find_branches
 from streamhouse_spark.log.commit_reader import iter_records_backwards
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
@@ -47,7 +47,7 @@ _MAINTENANCE: Final[Sequence[tuple[type[Any], str]]] = (
     (act.DropTag, "drop tag"),
     (act.SetArchive, "archive"),
 )
-"""Action → operation, for records without rows. The first matching entry names the record."""
+"""Action type → operation, for records without rows. The first matching entry is used."""
 _TIME = pa.timestamp("ms", "UTC")
 SYSTEM_TABLES: Mapping[str, pa.Schema] = {
     "buckets": pa.schema([
@@ -124,7 +124,7 @@ SYSTEM_TABLES: Mapping[str, pa.Schema] = {
 
 
 def history_rows(storage: Storage, state: TableState, limit: int | None = None) -> Sequence[Sequence[Any]]:
-    """Return the rows of `$history`, oldest first: one per attempt, of the latest ``limit`` at most."""
+    """Return the latest ``limit`` rows of `$history`, oldest first. A record has one row per commit that shares it."""
     is_keyed = bool(state.primary_key)
     rows: list[Sequence[Any]] = []
     for record in iter_records_backwards(storage, state):
@@ -155,7 +155,7 @@ def _row(record: Record, part: CommitAttempt, *, is_keyed: bool) -> Sequence[Any
 
 
 def _branch_operation(part: CommitAttempt) -> str | None:
-    """Return the name of a branch operation, or None if the attempt is none."""
+    """Return the operation if it concerns a branch, else None."""
     if part.transaction is not None and part.transaction.app_id.startswith(PUBLICATIONS):
         return "publish"
     if any(isinstance(action, act.Tag) and action.name.startswith(BRANCH_TAG) for action in part.actions):
@@ -170,7 +170,7 @@ def _rollback_operation(part: CommitAttempt) -> str | None:
 
 
 def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_keyed: bool) -> str:
-    """Return the operation of an attempt with these actions, which ``added`` segments."""
+    """Return the operation of a commit with these actions, which ``added`` segments."""
     first = actions[0]
     if isinstance(first, act.Create):
         return "copy" if first.former_uuids else "create"
@@ -186,18 +186,17 @@ def operation_of(actions: Sequence[act.Action], added: Sequence[Segment], *, is_
 
 
 def _may_delete(actions: Sequence[act.Action], num_rows: int, *, is_keyed: bool) -> bool:
-    """Return whether rows may have been removed that the record does not count: by upserts, or all rows at once."""
-    if any(isinstance(action, act.Truncate) for action in actions):
-        return True
-    if any(isinstance(action, act.TieredSnapshot) and action.dropped_rows for action in actions):
-        return True
-    if any(isinstance(action, act.ResetLake) and action.starts for action in actions):
-        return True
-    return is_keyed and num_rows > 0
+    """Return whether the commit may have removed rows that its record does not count."""
+    return (is_keyed and num_rows > 0) or any(
+        isinstance(action, act.Truncate)
+        or (isinstance(action, act.TieredSnapshot) and action.dropped_rows)
+        or (isinstance(action, act.ResetLake) and action.starts)
+        for action in actions
+    )
 
 
 def _details(part: CommitAttempt) -> str | None:
-    """Return the details of an attempt as JSON, or None."""
+    """Return the details of a commit as JSON, or None."""
     details: dict[str, Any] = {}
     for action in part.actions:
         match action:
@@ -234,11 +233,11 @@ class SystemTables:
     storage: Storage
     state: TableState
     limit: int | None = None
-    """Maximum rows of `$history`: the latest ones."""
+    """Maximum number of rows of `$history`, which are the latest."""
 
     def read(self, name: object) -> pa.Table:
         if not isinstance(name, str) or name not in SYSTEM_TABLES:
-            raise InvalidNameError(f"no system table {quote(name)}; there are {', '.join(SYSTEM_TABLES)}")
+            raise InvalidNameError(f"unknown system table {quote(name)}; available: {', '.join(SYSTEM_TABLES)}")
         rows: Callable[[], Sequence[Sequence[Any]]] = getattr(self, f"_{name}")
         schema = SYSTEM_TABLES[name]
         columns = list(zip(*rows(), strict=True)) or [()] * len(schema)
@@ -293,9 +292,9 @@ class SystemTables:
         return history_rows(self.storage, self.state, self.limit)
 
     def _lineage(self) -> Sequence[Sequence[Any]]:
-        """List the source versions of each view refresh whose record is retained, oldest first.
+        """List the source versions of each refresh of a view whose record is retained, oldest first.
 
-        For a source version that the view has in part, the row includes the offsets at which that part ends.
+        If the view contains a source version in part, the row has the offsets at which the part ends.
         """
         out: list[Sequence[Any]] = []
         for record in iter_records_backwards(self.storage, self.state):
@@ -320,7 +319,7 @@ class SystemTables:
 
 
 def bucket_lags(state: TableState) -> dict[int, int]:
-    """Return bucket → number of rows that the lake does not hold yet."""
+    """Return bucket → number of rows that are not tiered."""
     return {b: len(OffsetRange(min(state.lake_offset(b), log.end), log.end)) for b, log in state.buckets.items()}
 
 
@@ -329,7 +328,7 @@ def _snake(class_name: str) -> str:
 
 
 def _commit_row(record: Record, part: CommitAttempt) -> Sequence[Any]:
-    """Return the row of `$commits` for one attempt of the record."""
+    """Return the row of `$commits` for one commit of the record."""
     kinds = [_snake(type(a).__name__) for a in part.actions]
     added = sum(s.num_rows for a in part.actions if isinstance(a, act.Append) for s in a.segments)
     txn = part.transaction

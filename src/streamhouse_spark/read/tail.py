@@ -1,25 +1,37 @@
 """Tailing a table's log, on a local disk within milliseconds of a writer in another process."""
 
+# ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
+
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Hashable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError, quote
-from streamhouse_spark.expressions.filters import Projection
+from streamhouse_spark.core.warehouse_layout import table_prefix
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    OffsetsTrimmedError,
+    SnapshotExpiredError,
+    StreamhouseError,
+    quote,
+)
+from streamhouse_spark.expressions.filters import BoundFilter, Projection
 from streamhouse_spark.log.actions import NO_ARCHIVE
 from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
 from streamhouse_spark.log.consumers import LogPosition, require_position
+from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
-from streamhouse_spark.log.segments.scan import plan_range, read_split
+from streamhouse_spark.log.segments.scan import keep_segments, plan_range, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.log_poller import poller_of
@@ -37,141 +49,309 @@ NAP_MS_MAX = 100.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def follow(
+def open_tail(
     table: TableHandle,
     start: Any,
     *,
     columns: Sequence[str] | None,
+    filter: Any,
     include_metadata: bool,
     poll_ms: float | None,
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Tail:
     """Follow the log as `Table.tail` does. The start position is resolved at the call, not at the first batch."""
-    state = table.refresh()
-    require_position(table.log, start, f"the start of a tail of {state.name}")
-    checked_through = (
-        start.history.number if isinstance(start, LogPosition) and start.history is not None else state.version
-    )
-    positions = start_offsets(state, start, table.storage)
-    columns = Projection.of(state.schema, columns, None).columns
-    for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
-        if not _is_duration(value):
-            raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
-    if stop is not None and not callable(getattr(stop, "is_set", None)):
-        raise InvalidOptionError(f"stop is {quote(stop)}, expected a threading.Event")
-    if poll_ms is None and until_ms is not None:
-        poll_ms = LOCAL_POLL_MS if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE_POLL_MS
-    batches = _follow(
-        table,
-        state,
-        positions,
-        columns,
-        checked_through=checked_through,
-        include_metadata=include_metadata,
-        poll_ms=poll_ms,
-        stop=stop,
-        until_ms=until_ms,
-    )
-    return Tail(batches, LogPosition.of(state, positions))
+    wait = Wait(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
+    return Tail(LogCursor(table, start, columns=columns, filter=filter, include_metadata=include_metadata), wait)
 
 
-class Tail(Iterator[pa.RecordBatch]):
-    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread only."""
+class LogCursor:
+    """Reads a table's log onward from a position, as far as a given state. It never waits. For one thread at a time."""
 
-    def __init__(self, batches: Generator[tuple[pa.RecordBatch, LogPosition]], position: LogPosition) -> None:
-        self._batches = batches
-        self._position = position
-
-    def __next__(self) -> pa.RecordBatch:
-        batch, self._position = next(self._batches)
-        return batch
+    def __init__(
+        self,
+        table: TableHandle,
+        start: Any,
+        *,
+        columns: Sequence[str] | None,
+        filter: Any,
+        include_metadata: bool,
+        who: str = "this tail",
+        advice: str = "follow it again from 'earliest'",
+        fails_on_deletes: bool = True,
+    ) -> None:
+        """``who`` and ``advice`` name the reader and the way out in errors. With ``fails_on_deletes`` a later deletion
+        of rows that were read is an error.
+        """
+        self.table = table
+        self.initial = state = table.refresh()
+        require_position(table.log, start, f"the start of {who} of {state.name}")
+        self._positions = start_offsets(state, start, table.storage)
+        self._history = start.history if isinstance(start, LogPosition) else None
+        self._checked_through = self._history.number if self._history is not None else state.version
+        """The latest commit whose deletions the positions account for."""
+        self._history = self._history or state.anchors.rows
+        self._filter, self.columns, self._read_columns = _bind(state, columns, filter)
+        self._fields = metadata_fields(state, include_metadata=include_metadata)
+        self._who, self._advice, self._fails_on_deletes = who, advice, fails_on_deletes
 
     @property
     def position(self) -> LogPosition:
-        """The position after the last returned batch; initially the start."""
+        """The position after the last batch, and after rows that were skipped since."""
+        return LogPosition(self.table.uuid, dict(self._positions), self._history)
+
+    @property
+    def place(self) -> Hashable:
+        """A value that is equal for cursors which read the same rows next, if they read the same columns."""
+        initial = self.initial
+        start = (initial.table_uuid, initial.schema_id, tuple(initial.first_offsets.items()))
+        return start, self._checked_through, tuple(self._positions.items())
+
+    def is_at_end(self, state: TableState) -> bool:
+        """Return whether the state has no more rows."""
+        return all(log.end <= self._positions[bucket] for bucket, log in state.buckets.items())
+
+    def fork(self) -> LogCursor:
+        """Return another cursor at the same place."""
+        other = copy.copy(self)
+        other._positions = dict(self._positions)  # noqa: SLF001 - of the same class
+        return other
+
+    def batches(self, state: TableState) -> Generator[pa.RecordBatch]:
+        """Yield the rows from the position to the end of the state, each bucket in offset order.
+
+        Raises `OffsetsTrimmedError` if rows that were read or are to be read were removed, `SchemaMismatchError` if the
+        columns changed.
+        """
+        while True:
+            self._require_same_rows(state)
+            try:
+                for log_batch in self._read(state):
+                    if (batch := self._finish(log_batch)).num_rows:
+                        yield batch
+                return
+            except SnapshotExpiredError:  # a slow caller: compaction moved the rows; the latest state has them
+                expired, state = state, self.table.refresh()
+                if state.version == expired.version:
+                    raise
+
+    def take(self, state: TableState, bytes_max: int) -> pa.RecordBatch | None:
+        """Return the next rows as one batch of about ``bytes_max``; None if the state has no more. See `batches`."""
+        parts: list[pa.RecordBatch] = []
+        num_bytes = 0
+        with closing(self.batches(state)) as batches:
+            try:
+                for batch in batches:
+                    parts.append(batch)
+                    num_bytes += batch.nbytes
+                    if num_bytes >= bytes_max:
+                        break
+            except StreamhouseError:
+                if not parts:  # else these rows are returned first
+                    raise
+        return pa.concat_batches(parts) if len(parts) > 1 else parts[0] if parts else None
+
+    def _require_same_rows(self, state: TableState) -> None:
+        """Raise if rows that were read so far were removed, or if the columns changed."""
+        initial = self.initial
+        if state.truncation is not None and not initial.begins_at(state.first_offsets):
+            raise OffsetsTrimmedError(
+                f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
+                f"rows that were read were removed; {self._advice}"
+            )
+        if self._fails_on_deletes:
+            require_undeleted(state, self._positions, self._checked_through, who=self._who, advice=self._advice)
+        self._checked_through, self._history = state.version, state.anchors.rows
+        if state.schema_id != initial.schema_id:
+            who, advice = f"{self._who} of {state.name}", "follow it again, from the offsets after the last batch"
+            require_same_columns(initial.schema, state.schema, self._read_columns, who, advice)
+
+    def _read(self, state: TableState) -> Iterator[LogBatch]:
+        """Yield the rows that may match the filter, and move the positions."""
+        keeps, buckets = _skipping(state, self._filter)
+        for bucket in state.buckets.keys() - buckets:
+            self._positions[bucket] = state.buckets[bucket].end
+        logs = {b: log for b, log in state.buckets.items() if log.end > self._positions[b]}
+        records = InlineRecords(self.table.storage, state.table_uuid, self.table.log.recent_rows)
+        records.expect(
+            s for b, log in logs.items() for s in log.segments if s.end_offset > self._positions[b] and keeps(s)
+        )
+        for bucket, log in logs.items():
+            offsets = OffsetRange(self._positions[bucket], log.end)
+            for log_batch in read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
+                self._positions[bucket] = log_batch.offsets.end
+                yield log_batch
+            self._positions[bucket] = log.end
+
+    def _finish(self, log_batch: LogBatch) -> pa.RecordBatch:
+        """Return the rows that match the filter, with the requested columns."""
+        if self._filter is not None and log_batch.batch.num_rows:
+            matches = self._filter.mask(pa.Table.from_batches([log_batch.batch]))
+            log_batch = log_batch if matches.all() else log_batch.only(matches)
+            if self._read_columns != self.columns:
+                changes = log_batch.batch.schema.names[: -len(self._read_columns)]
+                log_batch = replace(log_batch, batch=log_batch.batch.select([*changes, *self.columns]))
+        return with_metadata(log_batch, self._fields) if self._fields else log_batch.batch
+
+
+def _bind(
+    state: TableState, columns: Sequence[str] | None, filter: Any
+) -> tuple[BoundFilter | None, tuple[str, ...], tuple[str, ...]]:
+    """Return the filter, the columns of the result, and the columns to read, which include those of the filter."""
+    if filter is None:
+        names = Projection.of(state.schema, columns, None).columns
+        return None, names, names
+    from streamhouse_spark.expressions.where import combine_filters
+
+    parsed = combine_filters([filter], state.schema.arrow)
+    projection = Projection.of(state.schema, columns, parsed)
+    bound = None if parsed is None else parsed.bound(state.schema.arrow)
+    return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
+
+
+def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[Segment], bool], Collection[int]]:
+    """Return which segments, and which buckets, may have rows of the filter."""
+    if filter is None:
+        return (lambda _: True), state.buckets
+    from streamhouse_spark.read.scan_planning import Pruning
+
+    pruning = Pruning(filter.node)
+    buckets = pruning.buckets(state)
+    return (lambda segment: pruning.keeps_segment(state, segment, segment.offsets)), (
+        state.buckets if buckets is None else buckets
+    )
+
+
+class Wait:
+    """Waits for commits on behalf of one follower, until it must end.
+
+    Without ``poll_ms`` the table's `LogPoller` decides when storage is polled.
+    """
+
+    def __init__(
+        self,
+        table: TableHandle,
+        *,
+        poll_ms: float | None,
+        stop: threading.Event | None,
+        until_ms: int | None,
+        available_now: bool = False,
+    ) -> None:
+        """Raises `InvalidOptionError` for impossible options."""
+        for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
+            if not _is_duration(value):
+                raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
+        if stop is not None and not callable(getattr(stop, "is_set", None)):
+            raise InvalidOptionError(f"stop is {quote(stop)}, expected a threading.Event")
+        is_local = table.storage.local_path(table_prefix(table.uuid)) is not None
+        if poll_ms is None and until_ms is not None:
+            poll_ms = LOCAL_POLL_MS if is_local else REMOTE_POLL_MS
+        self._table, self._clock = table, table.world.clock
+        self._poll_ms, self._stop, self._until_ms, self._available_now = poll_ms, stop, until_ms, available_now
+        self._poller = poller_of(table) if poll_ms is None else None
+        self._first = None if is_local else table.refresh_at_most
+        self._idle_since_ms = 0
+        self._is_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the follower was stopped or closed."""
+        return self._is_closed or (self._stop is not None and self._stop.is_set())
+
+    def close(self) -> None:
+        self._is_closed = True
+
+    def first(self) -> TableState:
+        """Return the latest state, when the first batch is requested, which may be long after the start."""
+        self._idle_since_ms = self._clock.boot_ms()
+        return self._table.refresh()
+
+    def next(self, state: TableState, *, had_rows: bool) -> TableState | None:
+        """Wait, and return the state to read next, perhaps the same; None if the follower has reached its end.
+
+        ``had_rows`` tells whether rows of the state were returned.
+        """
+        now_ms = self._clock.boot_ms()
+        if self._available_now:
+            return None
+        if had_rows:
+            self._idle_since_ms = now_ms
+        elif self._until_ms is not None and now_ms - self._idle_since_ms >= self._until_ms:
+            return None
+        elif self._poller is None:
+            self._clock.sleep_ms(self._poll_ms or 0)
+        if self._poller is None:
+            return self._table.refresh()
+        self._clock.sleep_ms(min(self._poller.wait_ms(), NAP_MS_MAX))
+        return self._poller.look(state, self._table.refresh, self._first)
+
+
+class Tail(Iterator[pa.RecordBatch]):
+    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread only.
+
+    An error ends it. As a context manager it closes itself.
+    """
+
+    def __init__(self, cursor: LogCursor, wait: Wait) -> None:
+        self._cursor = cursor
+        self._wait = wait
+        self._position = cursor.position
+        self._had_rows = False
+        self._state: TableState | None = None
+        self._batches: Iterator[pa.RecordBatch] | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            return self._next()
+        except BaseException:
+            self._end()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def position(self) -> LogPosition:
+        """The position after the last returned batch and the rows without a match behind it; initially the start."""
         return self._position
 
     def close(self) -> None:
-        self._batches.close()
+        """End the iteration, also one that waits in another thread."""
+        self._wait.close()
+
+    def _end(self) -> None:
+        """End the iteration because of an error, or because the caller left it."""
+        self.close()
+
+    def _next(self) -> pa.RecordBatch:
+        while not self._wait.is_over:
+            if self._state is None:
+                self._state = self._wait.first()
+            batch = self._read_batch(self._state)
+            self._position = self._cursor.position
+            if batch is not None:
+                self._had_rows = True
+                return batch
+            if (state := self._wait.next(self._state, had_rows=self._had_rows)) is None:
+                break
+            self._state, self._had_rows = state, False
+        raise StopIteration
+
+    def _read_batch(self, state: TableState) -> pa.RecordBatch | None:
+        """Return the next batch; None after the last one of the state."""
+        if self._batches is None:
+            self._batches = self._cursor.batches(state)
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = None
+        return batch
 
 
 def _is_duration(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and value >= 0)
-
-
-def _follow(
-    table: TableHandle,
-    initial: TableState,
-    positions: dict[int, int],
-    columns: Sequence[str],
-    *,
-    checked_through: int,
-    include_metadata: bool,
-    poll_ms: float | None,
-    stop: threading.Event | None,
-    until_ms: int | None,
-) -> Generator[tuple[pa.RecordBatch, LogPosition]]:
-    """Yield new batches with the position after each.
-
-    Without ``poll_ms`` the table's `LogPoller` decides when storage is polled. ``checked_through`` is the newest commit
-    whose deletions the positions account for.
-    """
-    clock = table.world.clock
-    lookout = poller_of(table) if poll_ms is None else None
-    first = None if table.storage.local_path(table_prefix(table.uuid)) is not None else table.look
-    fields = metadata_fields(initial, include_metadata=include_metadata)
-    state = table.refresh()  # the first batch may be requested long after the call
-    idle_since_ms = clock.boot_ms()
-    while stop is None or not stop.is_set():
-        _require_same_rows(initial, state)
-        require_undeleted(state, positions, checked_through, who="this tail", advice="follow it again from 'earliest'")
-        checked_through = state.version
-        if state.schema_id != initial.schema_id:
-            who, advice = f"a tail of {state.name}", "follow it again, from the offsets after the last batch"
-            require_same_columns(initial.schema, state.schema, columns, who, advice)
-        has_new_commits = False
-        try:
-            for log_batch in _read_new_batches(table, state, positions, columns):
-                has_new_commits = True
-                if not log_batch.batch.num_rows:
-                    continue  # all rows are deleted
-                batch = with_metadata(log_batch, fields) if fields else log_batch.batch
-                yield batch, LogPosition.of(state, positions)
-        except SnapshotExpiredError:  # a slow caller: compaction moved the rows; the latest state has them
-            has_new_commits = True
-        if has_new_commits:
-            idle_since_ms = clock.boot_ms()
-        elif until_ms is not None and clock.boot_ms() - idle_since_ms >= until_ms:
-            return
-        elif lookout is None:
-            clock.sleep_ms(poll_ms or 0)
-        if lookout is None:
-            state = table.refresh()
-            continue
-        clock.sleep_ms(min(lookout.wait_ms(), NAP_MS_MAX))
-        state = lookout.look(state, table.refresh, first)
-
-
-def _require_same_rows(initial: TableState, state: TableState) -> None:
-    """Raise if a truncation removed the rows that were followed so far."""
-    if state.truncation is not None and not initial.begins_at(state.first_offsets):
-        raise OffsetsTrimmedError(
-            f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
-            "rows that were read were removed; follow it again from 'earliest'"
-        )
-
-
-def _read_new_batches(
-    table: TableHandle, state: TableState, positions: dict[int, int], columns: Sequence[str]
-) -> Iterator[LogBatch]:
-    records = InlineRecords(table.storage, state.table_uuid, table.log.recent_rows)
-    records.expect(s for bucket, log in state.buckets.items() for s in log.segments if s.end_offset > positions[bucket])
-    for bucket, log in state.buckets.items():
-        if log.end > positions[bucket]:
-            for log_batch in read_log(table, state, bucket, OffsetRange(positions[bucket], log.end), columns, records):
-                positions[bucket] = log_batch.offsets.end
-                yield log_batch
 
 
 def read_log(
@@ -181,10 +361,12 @@ def read_log(
     offsets: OffsetRange,
     columns: Sequence[str],
     records: InlineRecords | None = None,
+    keeps: Callable[[Segment], bool] | None = None,
 ) -> Iterator[LogBatch]:
     """Read the rows at these offsets from the hot log, and below its start from the change archive.
 
-    For a primary-key table the change type is the first column.
+    For a primary-key table the change type is the first column. Segments of the hot log for which ``keeps`` is false
+    are skipped.
     """
     schema = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *schema.columns)) if state.primary_key else schema
@@ -195,7 +377,9 @@ def read_log(
         for task in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
             yield from archive.batches(task, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
-    yield from read_split(table.storage, plan_range(state, bucket, offsets), written, records=records)
+    split = plan_range(state, bucket, offsets)
+    split = split if keeps is None else keep_segments(split, keeps)
+    yield from read_split(table.storage, split, written, records=records)
 
 
 def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:

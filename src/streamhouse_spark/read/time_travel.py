@@ -1,9 +1,8 @@
-"""Time travel: the table, the state and the columns that a read as of a time sees.
+"""Time travel: the table, state and columns of a read as of a time.
 
-A read as of a time returns the columns that the table had then, as a read of a version does. If columns were only added
-since, the latest state is sufficient, and the read reaches as far back as log and lake do. If columns were renamed,
-dropped or widened, names in properties and filters have changed their meaning. Then the state before that change is
-read, provided that its records are retained.
+The read returns the columns that the table had at the time. If columns were only added since, the latest state is
+sufficient, and the read reaches back as far as the log and the lake. If columns were renamed, dropped or widened, names
+in properties and filters have another meaning. Then the state before the change is read, if its records are retained.
 
 A read as of a time before CREATE OR REPLACE TABLE reads the replaced table, if it is still retained.
 """
@@ -25,7 +24,7 @@ from streamhouse_spark.table_handle import TableHandle
 def state_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> TableState:
     """Return the state for reading rows committed at or before ``timestamp_ms``, with the columns of that time.
 
-    It is this state, this state with an earlier schema, or an earlier state. Raises `SnapshotExpiredError` if the
+    It is ``state``, if necessary with an earlier schema, or an earlier state. Raises `SnapshotExpiredError` if the
     records with the earlier columns are no longer retained.
     """
     change = first_after(state.schema_changes, state.time_ms, timestamp_ms)
@@ -38,16 +37,16 @@ def state_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> Tab
         return state_at(table.log, table.storage, change.commit - 1)
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
-            f"{state.name} as of {timestamp_ms} ms: commit {change.commit} changed its columns later, and the records "
-            f"of the earlier columns have expired; choose a time from {change.time_ms} ms on, or read the lake as of "
-            f"that time ({state.name}$lake)"
+            f"{state.name} as of {timestamp_ms} ms: commit {change.commit} changed the columns later, and the records "
+            f"with the earlier columns have expired; choose {change.time_ms} ms or later, or read the lake as of that "
+            f"time ({state.name}$lake)"
         ) from error
 
 
 def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """Return the read snapshot of the rows committed at or before ``timestamp_ms``, with the columns of that time.
 
-    Raises as `state_as_of` and `take_snapshot_as_of`.
+    Raises the errors of `state_as_of` and `take_snapshot_as_of`.
     """
     snapshot = take_snapshot_as_of(state_as_of(table, state, timestamp_ms), timestamp_ms)
     if snapshot.state.version != state.version:
@@ -65,7 +64,7 @@ def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms
 
 
 def with_schema(state: TableState, schema_id: int) -> TableState:
-    """Return the state with one of its earlier schemas."""
+    """Return the state with the schema ``schema_id``."""
     return state if schema_id == state.schema_id else replace(state, schema_id=schema_id)
 
 
@@ -75,13 +74,13 @@ def has_same_columns(schema: TableSchema, other: TableSchema) -> bool:
 
 
 def _has_columns(schema: TableSchema, earlier: TableSchema) -> bool:
-    """Return whether a schema has all columns of an earlier one, unchanged."""
+    """Return whether ``schema`` has all columns of ``earlier``, unchanged."""
     columns_by_id = {column.id: (column.name, column.type, column.inner_ids) for column in schema.columns}
     return all(columns_by_id.get(c.id) == (c.name, c.type, c.inner_ids) for c in earlier.columns)
 
 
 def _is_consistent(state: TableState) -> bool:
-    """Return whether the properties refer only to columns of the state's schema."""
+    """Return whether the properties refer only to columns of the schema."""
     try:
         _ = state.parsed, state.primary_key
     except (InvalidOptionError, SchemaMismatchError):
@@ -90,7 +89,7 @@ def _is_consistent(state: TableState) -> bool:
 
 
 class PreviousTable(TableHandle):
-    """A replaced table in its last state, for reads only."""
+    """A replaced table in its last state. Read-only."""
 
     def __init__(self, table: TableHandle, log: CommitLog, last: TableState) -> None:
         super().__init__(table.storage, table.settings, table.path, log, table.world)
@@ -103,16 +102,16 @@ class PreviousTable(TableHandle):
     def refresh(self) -> TableState:
         return self._last
 
-    def look(self, at_most: int) -> TableState:  # noqa: ARG002 - a replaced table has no new commits
+    def refresh_at_most(self, num_records: int) -> TableState:  # noqa: ARG002 - a replaced table has no new commits
         return self._last
 
 
 def table_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> tuple[TableHandle, TableState]:
     """Return the table that the name referred to at a time, and its state.
 
-    It is this table, or a table that it replaced directly or indirectly, in that table's last state. Costs one listing
-    of the name's pointers, and a read of the log of each replaced table. Raises `SnapshotExpiredError` if that table is
-    being deleted.
+    It is ``table``, or the last state of a table that was replaced directly or indirectly. Costs one listing of the
+    name's pointers, and a read of the log of each replaced table. Raises `SnapshotExpiredError` if files of the
+    replaced table are being deleted.
     """
     if table.path.branch is not None:
         return table, state
@@ -121,8 +120,8 @@ def table_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> tup
             break
         if replaced.log.state.buried:
             raise SnapshotExpiredError(
-                f"{table.name} as of {timestamp_ms} ms: another table had the name until {replaced.dropped.time_ms} "
-                "ms, and was deleted; choose a later time"
+                f"{table.name} as of {timestamp_ms} ms: until {replaced.dropped.time_ms} ms the name belonged to "
+                "another table, which was deleted; choose a later time"
             )
         state = replaced.last(table.storage)
         table = PreviousTable(table, replaced.log, state)

@@ -1,7 +1,7 @@
 """Lossless conversion of Arrow and Python values to the canonical types of a table.
 
-Single rows have a fast path: Python values of exactly their column's type need no conversion and are recognised without
-Arrow, so that many single rows can be buffered and become Arrow data at once.
+Single rows have a fast path: `size_of_values` recognises Python values that need no conversion. A writer buffers many
+such rows and converts them to Arrow together.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ _LOSSLESS: Final = {
     ("timestamp_ntz", "date"),
     ("struct", "variant"),
 }
-"""Pairs of families for which the cast itself detects a loss."""
+"""Pairs of type families for which Arrow's cast detects a loss."""
 _INT32_MAX: Final = (1 << 31) - 1
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_ADD_ZONE: Final = "add a zone (UTC, or where the clock stood), or declare the column timestamp_ntz"
-_DROP_ZONE: Final = "drop the zone on purpose, or declare the column timestamp"
+_ADD_ZONE: Final = "add a zone, or declare the column timestamp_ntz"
+_DROP_ZONE: Final = "drop the zone explicitly, or declare the column timestamp"
 _REMEDIES: Final = {
     ("timestamp_ntz", "timestamp"): _ADD_ZONE,
     ("timestamp", "timestamp_ntz"): _DROP_ZONE,
-    ("string", "timestamp"): "text is not parsed: parse it first",
-    ("string", "timestamp_ntz"): "text is not parsed: parse it first",
-    ("string", "date"): "text is not parsed: parse it first",
-    ("string", "variant"): "text is not parsed: parse it first (in SQL with parse_json)",
-    ("variant", "struct"): "take the fields out of it first (in SQL with variant_get)",
+    ("string", "timestamp"): "parse the strings first",
+    ("string", "timestamp_ntz"): "parse the strings first",
+    ("string", "date"): "parse the strings first",
+    ("string", "variant"): "parse the strings first (in SQL with parse_json)",
+    ("variant", "struct"): "extract the fields first (in SQL with variant_get)",
 }
 _PYTHON_TYPES: Final[dict[str, tuple[type, ...]]] = {
     "boolean": (bool, np.bool_),
@@ -72,7 +72,7 @@ _PYTHON_REMEDIES: Final = {
     "boolean": "give True or False",
     "integer": "give an int",
     "float": "give a float",
-    "decimal": "give a decimal.Decimal, as floats have no exact value",
+    "decimal": "give a decimal.Decimal, because floats are inexact",
     "string": "give a str",
     "binary": "give bytes",
     "date": "give a datetime.date",
@@ -84,7 +84,7 @@ _PYTHON_REMEDIES: Final = {
 }
 NOT_PLAIN: Final = -1
 SizeOf = Callable[[Any], int]
-"""Returns the approximate size of a value in bytes, or `NOT_PLAIN` if it needs conversion or would be rejected."""
+"""Returns the approximate bytes of a value, or `NOT_PLAIN` if the value needs conversion or is invalid."""
 
 
 def refuse_column(table: str, column: str, problem: str) -> NoReturn:
@@ -124,7 +124,7 @@ class Conversion:
     def from_python(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
         """Convert Python values, in several chunks if one array cannot hold them.
 
-        Raises `SchemaMismatchError` for a value of another kind and for one that would be lost.
+        Raises `SchemaMismatchError` for a value of another type family, and if a value would be lost.
         """
         if any(issubclass(kind, pa.Scalar) for kind in set(map(type, values))):
             return self._from_scalars(values, target)
@@ -138,7 +138,7 @@ class Conversion:
             self._fail(f"has values that do not fit {type_name(target)} ({_first_line(error)})")
 
     def _from_scalars(self, values: list[Any], target: pa.DataType) -> pa.ChunkedArray:
-        """Convert values of which some are Arrow scalars, such as dates beyond Python's range."""
+        """Convert values, some of which are Arrow scalars, such as dates beyond Python's range."""
         parts: list[pa.Array] = []
         for value in values:
             if isinstance(value, pa.Scalar):
@@ -151,7 +151,7 @@ class Conversion:
         try:
             return encode_variant(value)
         except (TypeError, ValueError, OverflowError) as error:
-            self._fail(f"has a value that no variant can be: {error}")
+            self._fail(f"has a value that a variant cannot hold: {error}")
 
     def _build_arrays(self, values: list[Any], target: pa.DataType) -> Iterator[pa.Array]:
         """Convert the values, recursively in halves while they are too large for one array."""
@@ -188,7 +188,7 @@ class Conversion:
         return array.cast(target)
 
     def _require_exact(self, array: pa.Array, result: pa.Array) -> pa.Array:
-        # Arrow's own cast rounds silently here.
+        # Arrow's cast rounds silently here.
         back, original = result.cast(array.type), array
         if pa.types.is_floating(array.type):
             is_number = pc.invert(pc.is_nan(array))
@@ -201,7 +201,7 @@ class Conversion:
 
     def _to_variant(self, array: pa.Array) -> pa.Array:
         if not has_variant_fields(array.type):
-            self._fail(f"has type {array.type}, a variant has the fields value and metadata, both binary")
+            self._fail(f"has type {array.type}, expected a struct of the binary fields value and metadata")
         return as_variant(array)
 
     def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
@@ -223,7 +223,7 @@ class Conversion:
         return pa.StructArray.from_arrays(parts, fields=list(target), mask=array.is_null())
 
     def _cast_list(self, array: pa.Array, target: pa.DataType) -> pa.Array:
-        # Arrow's own cast is wrong for list views, and inside lists it parses text and drops zones.
+        # Arrow's cast is wrong for list views. In lists, it parses strings and drops zones.
         elements = self._for_field("element").cast(array.flatten(), target.value_type)
         lengths = pc.if_else(array.is_valid(), pc.list_value_length(array), 0).cast(pa.int32())
         ends = pc.cumulative_sum(lengths)
@@ -247,7 +247,7 @@ class Conversion:
             self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
 
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
-        """Reject values that Arrow would change silently: zones dropped, days counted from 1970, fields omitted."""
+        """Reject values that Arrow would convert with a silent loss, such as of zones or struct fields."""
         family = _family(target, self.path)
         allowed_types = _PYTHON_TYPES[family]
         for kind in set(map(type, values)):
@@ -260,7 +260,7 @@ class Conversion:
                 position = next(i for i, value in enumerate(values) if type(value) is kind)
                 where = "" if "." in self.path else f" in row {position}"
                 self._fail(
-                    f"has a Python {kind.__name__}{where}, which is no {type_name(target)}; {_PYTHON_REMEDIES[family]}"
+                    f"has a Python {kind.__name__}{where}, expected {type_name(target)}; {_PYTHON_REMEDIES[family]}"
                 )
         if family in ("integer", "float"):
             self._check_numbers(values, target)
@@ -273,14 +273,13 @@ class Conversion:
         for value in values:
             if value is not None and (value.tzinfo is not None) is not zoned:
                 actual, remedy = ("no zone", _ADD_ZONE) if zoned else ("a zone", _DROP_ZONE)
-                self._fail(f"has a time with {actual}, {'a timestamp' if zoned else 'timestamp_ntz'} here; {remedy}")
+                expected = "timestamp" if zoned else "timestamp_ntz"
+                self._fail(f"has a time with {actual}, expected {expected}; {remedy}")
 
     def _check_numbers(self, values: list[Any], target: pa.DataType) -> None:
         floats = [float(value) for value in values if isinstance(value, float | np.floating)]
         if pa.types.is_integer(target):
-            inexact = next(
-                (value for value in floats if not value.is_integer()), None
-            )  # also true for nan and infinity
+            inexact = next((value for value in floats if not value.is_integer()), None)  # such as NaN and infinity
         elif pa.types.is_float32(target):
             inexact = next((value for value in floats if _FLOAT32_MAX < abs(value) < np.inf), None)
         else:
@@ -317,7 +316,7 @@ class Conversion:
 
 
 def _family(arrow: pa.DataType, column: str) -> str:
-    """Return the kind of values of a type, regardless of their width."""
+    """Return the family of a type: types of one family differ in width, unit or layout only."""
     if pa.types.is_timestamp(arrow):
         return "timestamp" if arrow.tz is not None else "timestamp_ntz"
     for family, belongs in _FAMILIES:
@@ -329,7 +328,7 @@ def _family(arrow: pa.DataType, column: str) -> str:
 
 
 def _from_zero(array: pa.Array) -> pa.Array:
-    """Copy a slice located after the first 2 GiB of its texts, because Arrow cannot cast it, however short it is."""
+    """Copy a slice whose data is beyond the first 2 GiB of its buffer, because Arrow cannot cast such a slice."""
     offsets = np.frombuffer(array.buffers()[1], np.int64, array.offset + len(array) + 1) if len(array) else [0]
     return array if offsets[-1] <= _INT32_MAX else array.take(pa.array(np.arange(len(array))))
 
@@ -358,7 +357,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def size_of_values(column: Column) -> SizeOf | None:
-    """Return the function that recognises the column's non-null plain values, or None without one."""
+    """Return the `SizeOf` function for non-null values of a column, or None if all its values need conversion."""
     kind, types = column.type, pa.types
     if column.size is not None:
         return None
@@ -367,7 +366,7 @@ def size_of_values(column: Column) -> SizeOf | None:
     if types.is_decimal(kind):
         return _decimals(kind.precision, kind.scale)
     if types.is_timestamp(kind):
-        return _utc_times if kind.tz is not None else _local_times
+        return _times(None if kind.tz is None else dt.UTC)
     for is_kind, size_of in _SIZES:
         if is_kind(kind):
             return size_of
@@ -403,34 +402,14 @@ def _texts(value: Any) -> int:
         return NOT_PLAIN
 
 
-def _bytes(value: Any) -> int:
-    return len(value) if type(value) is bytes else NOT_PLAIN
-
-
-def _floats(value: Any) -> int:
-    return 8 if type(value) is float else NOT_PLAIN
-
-
-def _booleans(value: Any) -> int:
-    return 1 if type(value) is bool else NOT_PLAIN
-
-
-def _dates(value: Any) -> int:
-    return 4 if type(value) is dt.date else NOT_PLAIN
-
-
-def _utc_times(value: Any) -> int:
-    return 8 if type(value) is dt.datetime and value.tzinfo is dt.UTC else NOT_PLAIN
-
-
-def _local_times(value: Any) -> int:
-    return 8 if type(value) is dt.datetime and value.tzinfo is None else NOT_PLAIN
+def _times(zone: dt.tzinfo | None) -> SizeOf:
+    return lambda value: 8 if type(value) is dt.datetime and value.tzinfo is zone else NOT_PLAIN
 
 
 _SIZES: Final[tuple[tuple[Callable[[pa.DataType], bool], SizeOf], ...]] = (
     (pa.types.is_string, _texts),
-    (pa.types.is_binary, _bytes),
-    (pa.types.is_float64, _floats),
-    (pa.types.is_boolean, _booleans),
-    (pa.types.is_date32, _dates),
+    (pa.types.is_binary, lambda value: len(value) if type(value) is bytes else NOT_PLAIN),
+    (pa.types.is_float64, lambda value: 8 if type(value) is float else NOT_PLAIN),
+    (pa.types.is_boolean, lambda value: 1 if type(value) is bool else NOT_PLAIN),
+    (pa.types.is_date32, lambda value: 4 if type(value) is dt.date else NOT_PLAIN),
 )

@@ -13,7 +13,7 @@ bigint                 int64                                  long
 float                  float32                                real
 double                 float64
 decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) by default
-string                 string                                 char(n), varchar(n): their columns have a `TextSize`
+string                 string                                 char(n), varchar(n), with a `TextSize`
 binary                 binary
 date                   date32
 timestamp_ntz          timestamp[us]
@@ -21,14 +21,14 @@ timestamp              timestamp[us, UTC]                     timestamp_ltz
 array<t>               list<element>
 map<k,v>               map
 struct<a:t,…>          struct
-variant                `VARIANT`                              not inside another type of a column
+variant                `VARIANT`                              not nested in another type
 =====================  =====================================  =====================================
 
-Nested fields are always nullable, and nested texts have no length.
+Nested fields are always nullable, and nested strings have no length.
 
-CHAR(n) and VARCHAR(n) are stored as plain texts, in the lake too. They are fitted on write as in Spark's own tables:
-longer texts lose trailing blanks and fail if they are still too long; shorter CHAR texts are padded with blanks.
-Lengths are in characters (code points).
+CHAR(n) and VARCHAR(n) are stored as plain strings, in the lake too. They are fitted on write as in Spark's tables:
+longer strings lose trailing blanks and are rejected if they are still too long; shorter CHAR strings are padded with
+blanks. Lengths are in characters (code points).
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ _SYNONYMS: Final = {
     "timestamp_ltz": "timestamp",
 }
 _REFUSED: Final = {
-    "void": "it holds only nulls; name the type that the column will have",
-    "null": "it holds only nulls; name the type that the column will have",
+    "void": "it holds only nulls; specify the type that the column will have",
+    "null": "it holds only nulls; specify the type that the column will have",
     "interval": "no lake format stores intervals; use bigint with the unit in the column's name",
     "time": "use bigint with the unit in the column's name, or string",
     "geometry": "use binary with WKB in it",
     "geography": "use binary with WKB in it",
-    "udt": "use the type that it is stored as",
+    "udt": "use the type that the user-defined type is stored as",
 }
 _PLAIN_IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOKEN: Final = re.compile(
@@ -101,13 +101,15 @@ _ESCAPES: Final = {
 }  # fmt: skip
 """Escapes in Spark SQL literals. LIKE keeps the backslash before % and _."""
 DEFAULT_METADATA: Final = "CURRENT_DEFAULT"
-"""The metadata key of a column's default, as SQL, in Spark's ``StructField``."""
+"""Metadata key of a column's default, an SQL expression, in Spark's ``StructField``."""
 PARENTS: Final = "streamhouse.parents"
-"""A JSON member of a field that Spark does not write, see `DdlColumn.parents`."""
+"""JSON member of a field with `DdlColumn.parents`, which only this package writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextSize:
+    """The length of a CHAR(n) or VARCHAR(n) column."""
+
     kind: Literal["char", "varchar"]
     length: int
 
@@ -116,20 +118,20 @@ class TextSize:
 
     @classmethod
     def parse(cls, name: str) -> Self | None:
-        """Parse the size in a type name; None for every other type, and for an invalid length."""
+        """Parse a type name such as ``varchar(10)``; None for another type, and for an invalid length."""
         match = _NAME.fullmatch(name)
         if match is None or not 1 <= int(match["length"]) <= LENGTH_MAX:
             return None
         return cls("varchar" if match["varchar"] else "char", int(match["length"]))
 
     def holds(self, other: TextSize | None) -> bool:
-        """Return whether texts of the size ``other`` need no change for this size."""
+        """Return whether strings of the size ``other`` need no change for this size."""
         if other is None:
             return False
         return other == self or (self.kind == "varchar" and other.length <= self.length)
 
-    def fitted(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the texts in their length, or the same object if nothing changes. Raises `TextTooLongError`."""
+    def fit_texts(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Cut and pad strings to this size. Returns the same object if nothing changes. Raises `TextTooLongError`."""
         lengths = pc.utf8_length(texts)
         if pc.any(pc.greater(lengths, self.length)).as_py():
             is_too_long = pc.greater(pc.utf8_length(pc.utf8_rtrim(texts, " ")), self.length)
@@ -141,12 +143,12 @@ class TextSize:
         return texts
 
     def fit_text(self, text: str) -> str:
-        """Return one text in its length, as `fitted` does."""
-        return cast("str", self.fitted(pa.chunked_array([[text]], pa.string()))[0].as_py())
+        """Cut and pad one string as `fit_texts` does."""
+        return cast("str", self.fit_texts(pa.chunked_array([[text]], pa.string()))[0].as_py())
 
 
 class TextTooLongError(ValueError):
-    """A text without trailing blanks is longer than its column. The caller names the column."""
+    """A string is longer than its column, even without trailing blanks. The caller names the column."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"the text in row {row} is too long")
@@ -155,25 +157,24 @@ class TextTooLongError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DdlColumn:
-    """A column of a schema text or a ``StructType``."""
+    """A column in Spark DDL or in a ``StructType``."""
 
     name: str
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
     default: str | None = None
-    """The SQL text of the DEFAULT clause, see `streamhouse_spark.schema.default_values`."""
+    """The expression of the DEFAULT clause, see `streamhouse_spark.schema.default_values`."""
     size: TextSize | None = None
-    """Length of char(n) and varchar(n)."""
     parents: tuple[str, ...] = ()
-    """Names that lead from a column to the struct of a new nested field; empty for a column."""
+    """Path of the struct to which a nested field is added, starting with the column; empty for a column."""
 
 
 def parse_columns(text: str, *, paths: bool = False) -> list[DdlColumn]:
     """Parse the columns of a Spark DDL string, ``order_id BIGINT NOT NULL COMMENT 'key', tags ARRAY<STRING>``.
 
-    ``struct<…>`` around them and colons after names are accepted; with ``paths`` also nested fields, ``address.zip
-    STRING``. Raises `SchemaMismatchError`.
+    The columns may be enclosed in ``struct<…>``, and names may end with colons. ``paths`` permits nested fields, such
+    as ``address.zip STRING``. Raises `SchemaMismatchError`.
     """
     return _Parser(text, paths=paths).whole_schema()
 
@@ -213,12 +214,12 @@ def type_name(arrow: pa.DataType) -> str:
         return f"struct<{','.join(f'{quote_identifier(field.name)}:{type_name(field.type)}' for field in arrow)}>"
     name = _NAMES.get(arrow)
     if name is None:
-        raise SchemaMismatchError(f"type {arrow} is none that a table stores; expected one of {', '.join(_PLAIN)}")
+        raise SchemaMismatchError(f"type {arrow} cannot be stored in a table, expected one of {', '.join(_PLAIN)}")
     return name
 
 
 def columns_ddl(columns: list[DdlColumn]) -> str:
-    """Return one-line Spark DDL of columns, which `parse_columns` and Spark can parse."""
+    """Return the columns as one line of DDL that `parse_columns` and Spark can parse."""
     return ", ".join(_column_ddl(column) for column in columns)
 
 
@@ -230,13 +231,13 @@ def quote_identifier(name: str) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Return the text as a one-line Spark SQL literal."""
+    """Quote a string as a Spark SQL literal of one line."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
     return f"'{escaped}'"
 
 
 def unquote_text(literal: str) -> str:
-    """Return the text of a Spark SQL literal, given with its quotes."""
+    """Return the string of a quoted Spark SQL literal."""
     quote = literal[0]
 
     def unescape(match: re.Match[str]) -> str:
@@ -256,11 +257,13 @@ def list_type(element: pa.DataType) -> pa.DataType:
 def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
     """Create a struct type. Raises `SchemaMismatchError` for no fields, and for case-insensitively duplicate names."""
     if not fields:
-        raise SchemaMismatchError("a struct has no field; Parquet cannot store that: leave it out or give it a field")
+        raise SchemaMismatchError(
+            "a struct has no fields, which Parquet cannot store; leave the struct out, or give it a field"
+        )
     folded_names: set[str] = set()
     for name, _ in fields:
         if name.casefold() in folded_names:
-            raise SchemaMismatchError(f"a struct has the field '{name}' twice (names ignore case); rename one")
+            raise SchemaMismatchError(f"a struct has the field '{name}' twice (names are case-insensitive); rename one")
         folded_names.add(name.casefold())
     return pa.struct([pa.field(name, arrow) for name, arrow in fields])
 
@@ -323,9 +326,7 @@ class _Parser(SqlParser):
         single_line = " ".join(self._text.split())
         shown = single_line if len(single_line) <= 200 else single_line[:199] + "…"
         actual = "the end" if kind == "end" else f"'{_value_of(token)}'"
-        raise SchemaMismatchError(
-            f"the schema text '{shown}' has {actual} at character {position + 1}, expected {expected}"
-        )
+        raise SchemaMismatchError(f"the schema '{shown}' has {actual} at character {position + 1}, expected {expected}")
 
     def whole_schema(self) -> list[DdlColumn]:
         if self.peek()[1].lower() == "struct" and self.peek(1)[1] == "<":
@@ -377,8 +378,8 @@ class _Parser(SqlParser):
                 case "DEFAULT":
                     default = self._expression(clause)
                 case "GENERATED":
-                    property_hint = "the property table.generated.… or table.identity.… has it"
-                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma ({property_hint})")
+                    property_hint = "set the property table.generated.… or table.identity.… instead"
+                    self._fail(clause, f"NOT NULL, DEFAULT, COMMENT or a comma; {property_hint}")
                 case _:
                     self._fail(clause, "NOT NULL, DEFAULT, COMMENT or a comma")
         return DdlColumn(name, arrow, nullable, comment, default, size, tuple(parents))
@@ -403,7 +404,7 @@ class _Parser(SqlParser):
             self.take()
         expression = self._text[clause[2] + len(clause[1]) : self.at].strip()
         if not expression:
-            self._fail(self.peek(), "a constant behind DEFAULT")
+            self._fail(self.peek(), "a constant after DEFAULT")
         return expression
 
     def _type(self) -> pa.DataType:
@@ -419,11 +420,11 @@ class _Parser(SqlParser):
             self._depth -= 1
 
     def _skip_collation(self) -> None:
-        """Skip a COLLATE clause of the default collation, which Spark prints in SHOW CREATE TABLE."""
+        """Skip the clause of the default collation, which Spark prints in SHOW CREATE TABLE."""
         if self.accept_word("collate"):
             collation = self.take()
             if collation[1].upper() != "UTF8_BINARY":
-                self._fail(collation, "UTF8_BINARY: texts have no other collation here")
+                self._fail(collation, "UTF8_BINARY, the only supported collation")
 
     def _type_after(self, token: Token) -> pa.DataType:
         word = token[1].lower()
@@ -444,7 +445,7 @@ class _Parser(SqlParser):
                 if len(numbers) != 1 or TextSize.parse(f"{word}({numbers[0]})") is None:
                     self._fail(token, f"a length, as in {word}(10), or string")
                 if self._depth > 1:
-                    self._fail(token, "string: texts inside other types have no length")
+                    self._fail(token, "string, because nested strings have no length")
                 self._skip_collation()
                 return pa.string()
             case "array":
@@ -470,10 +471,8 @@ class _Parser(SqlParser):
         columns = self._columns(closing=">")
         for column in columns:
             if not column.nullable or column.default is not None:
-                missing_clause = "DEFAULT" if column.nullable else "NOT NULL"
-                self._fail(
-                    opening, f"the struct's field '{column.name}' without {missing_clause} (only columns can have it)"
-                )
+                clause = "DEFAULT" if column.nullable else "NOT NULL"
+                self._fail(opening, f"the struct's field '{column.name}' without {clause}, which only columns can have")
         return struct_type([(column.name, column.type) for column in columns])
 
     def _numbers(self) -> list[int]:
@@ -503,7 +502,7 @@ class _Parser(SqlParser):
 
 
 def _value_of(token: Token) -> str:
-    """Return the name or text of a token, without quotes."""
+    """Return the name or string of a token, without quotes."""
     kind, value, _ = token
     if kind == "quoted":
         return value.replace("``", "`")

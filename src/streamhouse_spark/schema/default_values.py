@@ -1,8 +1,7 @@
-"""Column defaults: constants, and functions of the write that omits the column, as JSON in records and as SQL. Pure.
+"""Constants and functions as column defaults, in JSON of records and in SQL. Pure.
 
-A constant is the same for every writer at any place and time. A function, such as the current time, has one value per
-write, regardless of the number of its rows, tasks and processes. The process that starts the write creates a
-`StatementContext` and passes it to all others.
+A constant has the same value for all writers. A function, such as the current time, has one value per write, whatever
+the number of rows, tasks and processes: the process that starts the write creates a `StatementContext` for all of them.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, quote_text, type_name, unquote_text
 
 Constant = str | int | float | bool
-"""A constant in records: dates are days, timestamps microseconds, decimals texts, bytes hexadecimal."""
+"""A constant in records: dates are days, timestamps microseconds, decimals strings, bytes hexadecimal strings."""
 
 TEXT_LENGTH_MAX: Final = 32 << 10
-"""Maximum characters of a text, and hexadecimal digits of a binary value, since both appear in records and Spark
-plans.
-"""
+"""Maximum characters of a string constant, which every commit record and Spark plan of the table contains."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - for times without a zone
 _QUOTED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*\""""
@@ -66,7 +63,7 @@ _DAY_MS: Final = 86_400_000
 
 
 def value_to_json(value: Any) -> Any:
-    """Convert a value to its form in records: decimals, infinities and NaN as text, bytes as hexadecimal."""
+    """Convert a value to its JSON in records: decimals, infinities, NaN and bytes become strings."""
     match value:
         case decimal.Decimal():
             return str(value)
@@ -90,21 +87,21 @@ def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
 
 
 def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
-    """Convert a column default to JSON, None for null. Raises `SchemaMismatchError` for an unsupported value."""
+    """Convert a column default to JSON; null becomes None. Raises `SchemaMismatchError` for an unsupported value."""
     require_plain(scalar.type, column)
     value: Constant | None = value_to_json(scalar_to_ticks(scalar))
     if value is None:
         return None
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:
         raise SchemaMismatchError(
-            f"the default of column '{column}' has {len(value)} characters, at most {TEXT_LENGTH_MAX} are stored; "
-            "write it in the rows"
+            f"the default of column '{column}' has {len(value)} characters, expected at most {TEXT_LENGTH_MAX}; "
+            "write the value in the rows"
         )
     try:
         to_sql(value, scalar.type)
     except _DOES_NOT_FIT:
         raise SchemaMismatchError(
-            f"the default of column '{column}' lies outside the years 1 to 9999; write it in the rows"
+            f"the default of column '{column}' is outside the years 1 to 9999; write the value in the rows"
         ) from None
     return value
 
@@ -113,8 +110,8 @@ def require_plain(data_type: pa.DataType, column: str) -> None:
     """Raise `SchemaMismatchError` for a type without constants."""
     if pa.types.is_nested(data_type):
         raise SchemaMismatchError(
-            f"column '{column}' of type {type_name(data_type)} can have no default: only columns of plain types have; "
-            "leave it out, and write the value in the rows"
+            f"column '{column}' of type {type_name(data_type)} cannot have a default: nested types have no constants; "
+            "leave the default out, and write the value in the rows"
         )
 
 
@@ -149,8 +146,8 @@ def to_sql(value: Constant, data_type: pa.DataType) -> str:
 def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
     """Parse the constant of a ``DEFAULT`` clause for a column of this type; None for NULL.
 
-    A timestamp without a zone is in ``time_zone``, the session's zone as Spark names it, if given. Raises
-    `SchemaMismatchError` for a text that is not a literal, and for a value that the type does not hold.
+    A timestamp without a zone is in ``time_zone``, the name of the session's zone in Spark. Raises
+    `SchemaMismatchError` for an expression that is not a literal, and for a value that the type does not hold.
     """
     require_plain(data_type, column)
     literal = text.strip()
@@ -208,10 +205,10 @@ def _number(text: str, suffix: str, data_type: pa.DataType) -> pa.Scalar:
         if number.adjusted() > DECIMAL_PRECISION_MAX:
             raise ValueError("it is too large")
         if number != number.to_integral_value():
-            raise ValueError("it is no whole number")
+            raise ValueError("it is not a whole number")
         return pa.scalar(int(number), data_type)
     if types.is_floating(data_type):
-        # 0.1F is the nearest float, in a column of doubles as well
+        # 0.1F is the nearest float32, also in a column of doubles
         scalar = pa.scalar(float(text), pa.float32() if suffix == "f" else data_type).cast(data_type)
         if not math.isfinite(scalar.as_py()):
             raise ValueError("it is too large")
@@ -223,11 +220,11 @@ def _timestamp(text: str, data_type: pa.DataType, time_zone: str | None) -> pa.S
     moment = dt.datetime.fromisoformat(text.strip())
     if data_type.tz is None:
         if moment.tzinfo is not None:
-            raise ValueError("it has a zone, and the column none; leave the zone out")
+            raise ValueError("it has a zone, and the column has none; leave the zone out")
     elif moment.tzinfo is not None:
         moment = moment.astimezone(dt.UTC)
     elif time_zone is None:
-        raise ValueError("it has no zone, and means another moment on another machine; write it with one, as in …Z")
+        raise ValueError("it has no zone, so its meaning depends on the machine; add a zone, as in …Z")
     else:
         moment = moment.replace(tzinfo=_zone(time_zone)).astimezone(dt.UTC)
     return pa.scalar((moment.replace(tzinfo=None) - _EPOCH) // dt.timedelta(microseconds=1), pa.int64()).cast(data_type)
@@ -237,7 +234,7 @@ def _zone(name: str) -> dt.tzinfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        raise ValueError(f"it has no zone, and that of the session, {name}, is not known; write it with one") from None
+        raise ValueError(f"it has no zone, and the session's zone {name} is unknown; add a zone, as in …Z") from None
 
 
 def _wrong_kind(description: str) -> NoReturn:
@@ -250,7 +247,7 @@ def _shorten(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StatementContext:
-    """Time and user of one write."""
+    """The time and the user of one write."""
 
     ms: int
     """Milliseconds since 1970-01-01 UTC."""
@@ -265,7 +262,7 @@ class StatementContext:
 
 @dataclass(frozen=True, slots=True)
 class DefaultFunction:
-    """A function as the default of a column."""
+    """A column default that is a function, evaluated once per write."""
 
     name: str
 
@@ -274,11 +271,11 @@ class DefaultFunction:
         return f"{self.name}()"
 
     def to_json(self) -> dict[str, str]:
-        """Return the form in commit records. Versions of this package that support only constants reject it."""
+        """Return the JSON in commit records. Versions of this package that support only constants reject it."""
         return {"function": self.name}
 
     def value(self, context: StatementContext) -> Constant:
-        """Return the value in a write, in the form of constants in records. Days are in UTC."""
+        """Return the value in a write, as a `Constant`. Days are in UTC."""
         match self.name:
             case "current_timestamp":
                 return context.ms * 1000
@@ -315,8 +312,8 @@ def default_from_json(value: Any, data_type: pa.DataType, column: str) -> Defaul
     name = value.get("function")
     if name not in _TYPES:
         raise SchemaMismatchError(
-            f"column '{column}' has the default {dict(value)!r}, which this version of the package does not know; "
-            "install the version that wrote it, or a later one"
+            f"column '{column}' has the default {dict(value)!r}, which this version of the package does not support; "
+            "install the version that wrote it, or a later version"
         )
     _require_type(name, data_type, column)
     return DefaultFunction(name)

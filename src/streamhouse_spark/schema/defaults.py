@@ -1,7 +1,7 @@
-"""Column defaults: the values of columns that the writer of new rows omits. Pure, over Arrow columns.
+"""Column defaults: values for columns that the writer of new rows omits. Pure functions over Arrow columns.
 
-A default is a constant or a function of the write. Existing rows do not change, and an explicit null remains null. So
-neither readers nor the lake need to know about defaults.
+A default is a constant, or a function that is evaluated once per write. Existing rows do not change, and an explicit
+null remains null. So neither readers nor the lake need to know about defaults.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_defau
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """A default as SQL text: a literal, a function, or NULL, see `default_values.parse_default`."""
+    """The expression of a ``DEFAULT`` clause, see `default_values.parse_default`."""
 
     sql: str
     time_zone: str | None = None
@@ -44,7 +44,7 @@ def with_defaults(schema: TableSchema, defaults: Mapping[str, Any]) -> TableSche
     """
     names = [schema.column(name).name for name in defaults]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise SchemaMismatchError(f"column '{min(twice)}' is given two defaults; name it once")
+        raise SchemaMismatchError(f"column '{min(twice)}' has two defaults; name it once")
     parsed_defaults = {}
     for name, value in defaults.items():
         column = schema.column(name)
@@ -69,21 +69,21 @@ def evaluate_defaults(schema: TableSchema, context: StatementContext) -> TableSc
     """Return the schema of one write, with default functions replaced by their values."""
     if not any(isinstance(column.default, DefaultFunction) for column in schema.columns):
         return schema
-    return TableSchema(tuple(_evaluate_default(column, context) for column in schema.columns))
-
-
-def _evaluate_default(column: Column, context: StatementContext) -> Column:
-    default = column.default
-    return replace(column, default=default.value(context)) if isinstance(default, DefaultFunction) else column
+    return TableSchema(
+        tuple(
+            replace(c, default=c.default.value(context)) if isinstance(c.default, DefaultFunction) else c
+            for c in schema.columns
+        )
+    )
 
 
 def default_scalars(schema: TableSchema) -> dict[str, pa.Scalar]:
-    """Return column name → default of one write, see `evaluate_defaults`."""
+    """Return column name → default, for a schema of `evaluate_defaults`."""
     return {column.name: column.default_scalar for column in schema.columns if column.default is not None}
 
 
 def without_defaults(schema: TableSchema) -> TableSchema:
-    """Return the schema without defaults, for lookup keys and the like: a missing column is then an error."""
+    """Return the schema without defaults, so that a missing column is an error, as in lookup keys."""
     return TableSchema(tuple(replace(column, default=None) for column in schema.columns))
 
 
@@ -96,9 +96,9 @@ def default_values(column: Column, num_rows: int) -> pa.ChunkedArray:
 
 
 def same_defaults(written: TableSchema, current: TableSchema, missing: Collection[int]) -> bool:
-    """Return whether rows without the columns ``missing``, filled by an older schema, are still the same.
+    """Return whether ``current`` has the defaults by which rows were completed with the older schema ``written``.
 
-    Columns that the older schema lacks are missing too.
+    ``missing`` are the ids of the columns that the rows omitted, in addition to the columns that were added later.
     """
     before = {column.id: column.default for column in written.columns}
     return all(

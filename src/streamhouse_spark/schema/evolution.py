@@ -1,9 +1,8 @@
-"""Schema evolution: the identity of columns, the changes that existing rows permit, and casts of older rows.
+"""Schema evolution: the changes that existing rows permit, and casts of rows of older schemas.
 
-A column is identified by its id. Rows of an older schema are read by id, regardless of current names, and cast to the
-column's current type, which holds every value of the older one. All such casts happen here. Nested fields are matched
-by id, while Arrow's own cast of a struct matches by name and returns null for a missing name. Leaf arrays are reused or
-cast; nulls and the lengths of arrays and maps do not change.
+A column is identified by its id, regardless of its current name. Rows of an older schema are cast to the current type
+of each column, which holds every value of the older type. Nested fields are matched by id, too, while Arrow's cast of a
+struct matches by name. Nulls and the lengths of arrays and maps do not change.
 """
 
 from __future__ import annotations
@@ -31,23 +30,22 @@ from streamhouse_spark.schema.variant import is_struct
 
 ColumnCast = Callable[[pa.Array], pa.Array]
 Ids = Sequence[int | None]
-"""Ids of the nested fields of a type, see `streamhouse_spark.schema.nested_fields`. None marks a stored field that is
-not read, and a target field that reads as null.
-"""
-
-_Left = Iterator[int | None]
+"""Ids of the nested fields of a type, see `nested_fields`. A stored field with id None is not read, and a field of the
+target type with id None is null."""
 
 
 def make_cast(before: pa.DataType, before_ids: Ids, after: pa.DataType, after_ids: Ids) -> ColumnCast:
     """Return the function that casts arrays of the type ``before`` to the type ``after``.
 
-    Both have the same shape, except for struct fields, their order, and widened plain types.
+    The types may differ in the fields of structs, their order, and in widened plain types.
     """
     return _make_cast(before, iter(before_ids), after, iter(after_ids)) or _cast_to(after)
 
 
-def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> ColumnCast | None:
-    """Return the cast function; None if a plain cast, or none, is sufficient."""
+def _make_cast(
+    before: pa.DataType, before_ids: Iterator[int | None], after: pa.DataType, after_ids: Iterator[int | None]
+) -> ColumnCast | None:
+    """Return the cast function; None if Arrow's cast is sufficient."""
     types = pa.types
     if is_struct(before) and is_struct(after):
         return _struct(before, before_ids, after, after_ids)
@@ -61,7 +59,9 @@ def _make_cast(before: pa.DataType, before_ids: _Left, after: pa.DataType, after
     return None
 
 
-def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_ids: _Left) -> ColumnCast | None:
+def _struct(
+    before: pa.DataType, before_ids: Iterator[int | None], after: pa.DataType, after_ids: Iterator[int | None]
+) -> ColumnCast | None:
     stored = {}
     for place, child in enumerate(before):
         own, inner = next(before_ids), _field_positions(before_ids, child.type)
@@ -82,7 +82,7 @@ def _struct(before: pa.DataType, before_ids: _Left, after: pa.DataType, after_id
     return None if is_same else _struct_of(parts, after)
 
 
-def _field_positions(ids: _Left, data_type: pa.DataType) -> list[int | None]:
+def _field_positions(ids: Iterator[int | None], data_type: pa.DataType) -> list[int | None]:
     return [next(ids) for _ in range(count_fields(data_type))]
 
 
@@ -121,7 +121,7 @@ def _map(key: ColumnCast, item: ColumnCast, after: pa.DataType) -> ColumnCast:
 
 
 def _own_offsets(array: pa.Array) -> tuple[pa.Array, int, int]:
-    """Return the offsets of an array or map rebased to 0, and the original first and last one."""
+    """Return the offsets of an array or map minus the first offset, and the first and the last offset."""
     if not len(array):
         return pa.array(np.zeros(1, np.int32)), 0, 0
     offsets = array.offsets.to_numpy()
@@ -137,7 +137,7 @@ def can_be_read_as(before: pa.DataType, after: pa.DataType) -> bool:
 
 
 def cast_of_column(written: Column, target: Column) -> ColumnCast:
-    """Return the function that casts values of a column of an earlier schema to its current type."""
+    """Return the function that casts values of a column from an older schema to the current schema."""
     return make_cast(written.type, written.inner_ids, target.type, target.inner_ids)
 
 
@@ -149,14 +149,17 @@ def has_same_storage(written: Column, target: Column) -> bool:
 
 
 def is_same_column(written: Column, current: Column) -> bool:
-    """Return whether rows converted by name to one version of a column mean the same in the other."""
+    """Return whether rows that were converted by name to an older version of a column fit the current version."""
     return written.name == current.name and have_same_fields(
         written.type, written.inner_ids, current.type, current.inner_ids
     )
 
 
 def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
-    """Return the schema without these columns. Raises `SchemaMismatchError` for an unknown one, and if none remains."""
+    """Return the schema without these columns.
+
+    Raises `SchemaMismatchError` for an unknown column, and if no column remains.
+    """
     dropped_ids = {schema.column(name).id for name in names}
     remaining = tuple(column for column in schema.columns if column.id not in dropped_ids)
     if not remaining:
@@ -167,9 +170,9 @@ def without_columns(schema: TableSchema, names: Iterable[str]) -> TableSchema:
 
 
 def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
-    """Return the schema with columns renamed, given as old → new name. All at once, so two columns may swap names.
+    """Return the schema with columns renamed, given as old → new name. Two columns may swap names.
 
-    Raises `SchemaMismatchError` for an unknown column, and for a name that is taken, reserved or invalid.
+    Raises `SchemaMismatchError` for an unknown column, and for a name that exists, is reserved or is invalid.
     """
     new_names: dict[int, str] = {}
     for old, new in names.items():
@@ -181,7 +184,7 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
         other = schema.find(new)
         if other is not None and other.id != column.id and other.name.casefold() not in {n.casefold() for n in names}:
             raise SchemaMismatchError(
-                f"column '{column.name}' cannot be renamed to '{new}': there is a column '{other.name}' already; "
+                f"column '{column.name}' cannot be renamed to '{new}': column '{other.name}' already exists; "
                 "choose another name"
             )
     return TableSchema(tuple(replace(column, name=new_names.get(column.id, column.name)) for column in schema.columns))
@@ -190,18 +193,18 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
 def with_types(
     schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
 ) -> TableSchema:
-    """Return the schema with these columns widened; a column's current type is a no-op.
+    """Return the schema with wider types of these columns. A column may keep its current type.
 
     ``sizes`` are the lengths of CHAR and VARCHAR columns after the change. Raises `SchemaMismatchError` for an unknown
-    column, and for a type that does not hold all values of the current one.
+    column, and for a type that does not hold all values of the current type.
     """
     changed: dict[int, Column] = {}
     for name, data_type in types.items():
         column, size = schema.column(name), (sizes or {}).get(name)
         if size is not None and not size.holds(column.size):
             raise SchemaMismatchError(
-                f"column '{column.name}' of type {column.size or type_name(column.type)} cannot become {size}: only "
-                "varchar(n) that is no shorter, or string, holds every existing value"
+                f"column '{column.name}' of type {column.size or type_name(column.type)} cannot become {size}: "
+                "expected string, or a varchar(n) that is at least as long"
             )
         if not can_be_read_as(column.type, data_type):
             raise SchemaMismatchError(
@@ -219,8 +222,8 @@ def with_inner_changes(
 ) -> TableSchema:
     """Return the schema after changes of nested fields, by column name.
 
-    ``former_schemas`` are all schemas that the table ever had. Raises `SchemaMismatchError` for an unknown column and
-    as `change_nested_fields` does.
+    ``former_schemas`` are all schemas that the table ever had. Raises `SchemaMismatchError` for an unknown column, and
+    the errors of `change_nested_fields`.
     """
     changed: dict[int, Column] = {}
     older = [column for former_schema in former_schemas for column in former_schema.columns]
@@ -235,13 +238,13 @@ def with_inner_changes(
 
 
 def without_not_null(schema: TableSchema, names: Iterable[str]) -> TableSchema:
-    """Return the schema with these columns nullable. Raises `SchemaMismatchError` for an unknown one."""
+    """Return the schema with these columns nullable. Raises `SchemaMismatchError` for an unknown column."""
     nullable_ids = {schema.column(name).id for name in names}
     return TableSchema(tuple(replace(c, nullable=c.nullable or c.id in nullable_ids) for c in schema.columns))
 
 
 def with_positions(schema: TableSchema, positions: Mapping[str, str | None]) -> TableSchema:
-    """Return the schema with columns moved in turn, each after the column that it is mapped to; None is the front.
+    """Move columns one after another, each to the position after another column, or to the front for None.
 
     Rows do not change, because columns are matched by id. Raises `SchemaMismatchError` for an unknown column.
     """
@@ -270,19 +273,19 @@ def ambiguous_columns(schemas: Iterable[TableSchema]) -> frozenset[int]:
 
 def names_by_id(schemas: Mapping[int, TableSchema]) -> Mapping[int, frozenset[str]]:
     """Return column id → all names that the column ever had."""
-    names_of_id: dict[int, set[str]] = {}
+    names: dict[int, frozenset[str]] = {}
     for schema in schemas.values():
         for column in schema.columns:
-            names_of_id.setdefault(column.id, set()).add(column.name)
-    return {column_id: frozenset(names) for column_id, names in names_of_id.items()}
+            names[column.id] = names.get(column.id, frozenset()) | {column.name}
+    return names
 
 
 def describe_later_column(name: str, schemas: Mapping[int, TableSchema]) -> str | None:
-    """Describe for error texts how a column of an older schema was renamed or dropped; None if it still exists."""
-    newest = schemas[max(schemas)] if schemas else None
-    if newest is None or newest.find(name) is not None:
+    """Describe, in an error text, that a column of an older schema was renamed or dropped; None if neither."""
+    current = schemas[max(schemas)] if schemas else None
+    if current is None or current.find(name) is not None:
         return None
-    current_names = {column.id: column.name for column in newest.columns}
+    current_names = {column.id: column.name for column in current.columns}
     for _, older in sorted(schemas.items(), reverse=True):
         before = older.find(name)
         if before is not None:
@@ -293,10 +296,10 @@ def describe_later_column(name: str, schemas: Mapping[int, TableSchema]) -> str 
 def require_same_columns(
     initial: TableSchema, current: TableSchema, names: Sequence[str], who: str, advice: str
 ) -> None:
-    """Raise `SchemaMismatchError` if one of the columns ``names`` changed since a read began.
+    """Raise `SchemaMismatchError` if a column in ``names`` changed since a read began.
 
-    A column has changed if it was renamed, dropped, got another type or became nullable. Added and moved columns do not
-    matter. ``who`` names the reader and its table.
+    A column changes if it is renamed or dropped, gets another type or becomes nullable. Adding and moving columns is no
+    change. ``who`` is the reader and its table in the error, and ``advice`` its remedy.
     """
     by_id = {column.id: column for column in current.columns}
     for name in names:
@@ -313,10 +316,10 @@ def require_same_columns(
         elif after.name != before.name:
             change = f"was renamed to '{after.name}'"
         elif after.type == before.type:
-            change = "has other fields inside under the names of before"
+            change = "has nested fields that were replaced by others of the same names"
         else:
-            change = f"became {type_name(after.type)}, it was {type_name(before.type)}"
-        raise SchemaMismatchError(f"{who}: column '{before.name}' {change} since it began; {advice}")
+            change = f"changed from {type_name(before.type)} to {type_name(after.type)}"
+        raise SchemaMismatchError(f"{who}: column '{before.name}' {change} since the read began; {advice}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +327,7 @@ class SchemaChange:
     """A commit that changed the columns or the partitioning."""
 
     former_id: int
-    """The schema before that commit."""
+    """The id of the schema before the commit."""
     commit: int
     time_ms: int
 
@@ -339,14 +342,14 @@ class SchemaChange:
 def append_schema_change(
     changes: tuple[SchemaChange, ...], before: int, after: int, commit: int, time_ms: int
 ) -> tuple[SchemaChange, ...]:
-    """Return the changes of a table after a record, given the schemas before and after it."""
+    """Return the schema changes of a table after a record. ``before`` and ``after`` are schema ids."""
     return changes if before == after else (*changes, SchemaChange(before, commit, time_ms))
 
 
 def first_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
-    """Return the first change after a time; None if there is none, or if it is unknown.
+    """Return the first schema change after a time, or None.
 
-    ``now_ms`` is the time of the latest record. A later record with a smaller time corrects a clock that ran ahead.
+    ``now_ms`` is the time of the latest record. If a clock ran ahead, the smaller time of a later record counts.
     """
     latest_ms, earliest = now_ms, None
     for change in reversed(changes):

@@ -1,7 +1,7 @@
 """Identity columns: integers allocated by the table, configured by its property ``table.identity.<column>``.
 
-The property is fixed at creation. Number ``n`` of the table, from 0 on, is ``start + n * step``. A writer allocates
-unique numbers (`streamhouse_spark.log.identity_allocation`) before it stores rows. So readers and lakes see a plain
+The property is fixed at creation. Number ``n`` of the table, counted from 0, is ``start + n * step``. A writer
+allocates numbers (`streamhouse_spark.log.identity_allocation`) before it stores rows, so readers and lakes see a plain
 column.
 """
 
@@ -45,7 +45,7 @@ class Identity:
 
     @property
     def app_id(self) -> str:
-        """The application id under which the log records how many numbers were allocated."""
+        """The application id whose transactions record in the log how many numbers are allocated."""
         return f"{IDENTITY_NUMBERS}{self.column_id}"
 
     @property
@@ -58,7 +58,7 @@ class Identity:
         return pa.array(self.start + self.step * np.arange(first, first + count, dtype=np.int64))
 
     def has_room(self, count: int) -> bool:
-        """Return whether the first ``count`` numbers of the table all fit 64 bits."""
+        """Return whether the first ``count`` numbers of the table fit in 64 bits."""
         return count in _INT64 and self.start + self.step * (count - 1) in _INT64
 
     def require_room(self, count: int, table: str) -> None:
@@ -72,23 +72,23 @@ class Identity:
 
 
 def parse_identity(properties: Mapping[str, str], schema: TableSchema) -> Identity | None:
-    """Parse the identity column from the properties of a table with this schema; None without one.
+    """Parse the identity column from the properties of a table, or None if it has none.
 
-    Raises `InvalidOptionError` for a second one, for an unknown or unsuitable column, and for a text that does not
-    match `_FORM`.
+    Raises `InvalidOptionError` for a second identity column, for an unknown or unsuitable column, and for a property
+    value that does not match `_FORM`.
     """
     texts = {name: text for name, text in properties.items() if name.startswith(IDENTITY)}
     if not texts:
         return None
     if len(texts) > 1:
         raise InvalidOptionError(
-            f"the columns {', '.join(name.removeprefix(IDENTITY) for name in sorted(texts))} are identity columns; a "
-            "table can have only one, remove the others"
+            f"the columns {', '.join(name.removeprefix(IDENTITY) for name in sorted(texts))} are identity columns, "
+            "expected at most one in a table; remove the others"
         )
     ((key, text),) = texts.items()
     column = schema.find(key.removeprefix(IDENTITY))
     if column is None:
-        raise InvalidOptionError(f"property {key}: there is no such column; the columns are {', '.join(schema.names)}")
+        raise InvalidOptionError(f"property {key}: found no such column, expected one of {', '.join(schema.names)}")
     return _parse_identity(column, key, text)
 
 
@@ -103,7 +103,7 @@ def _parse_identity(column: Column, key: str, text: str) -> Identity:
         )
     for has_clause, clause, advice in (
         (not pa.types.is_int64(column.type), f"the type {type_name(column.type)}", "make it a BIGINT"),
-        (not column.nullable, "NOT NULL", "leave it out: Spark would ask for a value in each row"),
+        (not column.nullable, "NOT NULL", "leave it out, because Spark would require a value in each row"),
         (column.default is not None, "DEFAULT", "leave it out"),
     ):
         if has_clause:
@@ -116,9 +116,9 @@ def reject_identity_values(identity: Identity | None, rows: pa.Table | pa.Record
 
     Rows may omit the column.
     """
-    if identity is None or identity.accepts_values or (place := rows.schema.get_field_index(identity.name)) < 0:
+    if identity is None or identity.accepts_values or (index := rows.schema.get_field_index(identity.name)) < 0:
         return
-    written = rows.column(place)
+    written = rows.column(index)
     if (num_written := len(written) - written.null_count) == 0:
         return
     first = written.drop_null()[0].as_py()
@@ -131,12 +131,12 @@ def reject_identity_values(identity: Identity | None, rows: pa.Table | pa.Record
 def fill_identity_column(
     identity: Identity, rows: pa.Table, take: Callable[[int], pa.Array], stays: npt.NDArray[np.bool_] | None = None
 ) -> pa.Table:
-    """Return the rows with ascending numbers in place of nulls, except where ``stays``.
+    """Return the rows with ascending numbers instead of nulls, except for rows of the mask ``stays``.
 
     ``take`` allocates a count of numbers.
     """
-    place = rows.schema.get_field_index(identity.name)
-    written: Any = rows.column(place)
+    index = rows.schema.get_field_index(identity.name)
+    written: Any = rows.column(index)
     if not written.null_count:
         return rows
     is_missing = pc.is_null(written).to_numpy()
@@ -147,4 +147,4 @@ def fill_identity_column(
     values = take(count)
     if count < len(written):
         values = pc.replace_with_mask(written.combine_chunks(), pa.array(is_missing), values)
-    return rows.set_column(place, rows.schema.field(place), values)
+    return rows.set_column(index, rows.schema.field(index), values)

@@ -1,7 +1,7 @@
-"""Lossless JSON encoding and decoding of rows: one form per type.
+"""Lossless JSON encoding and decoding of rows, with one JSON form per type (`FORMS`).
 
-Only `encode_rows` writes rows as JSON, and `decode_rows` reads every form that it writes. `FORMS` is the table of
-types. A JSON string never becomes a number, and a number is never rounded on its way to a decimal.
+All rows in JSON are written by `encode_rows`, and `decode_rows` reads all that it writes. A JSON string never becomes a
+number, and a number is converted to a decimal without rounding.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
 
 _ENCODED_ROWS: Final = 16_384
-"""Rows that are converted to Python values at once."""
+"""Rows that are converted to Python values together."""
 _SHOWN_CHARS_MAX: Final = 60
 _VARIANT_DIGITS_MAX: Final = 38
 _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
@@ -40,7 +40,7 @@ _WIDE_TIME: Final = re.compile(
     re.ASCII,
 )
 _NOT_A_TIME: Final = "NaT"
-_UNITS_A_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
+_UNITS_PER_DAY: Final = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 
 
@@ -51,8 +51,8 @@ def json_text(value: Any) -> str:
 def plain_value(value: Any) -> Any:
     """Convert a value to JSON types, without loss.
 
-    Decimals become text, bytes base64, times ISO-8601. A map becomes an object if its keys are texts, else a list of
-    pairs. A float that JSON lacks (NaN, infinities) becomes a text.
+    Decimals, NaN and infinities become strings, bytes base64, times ISO 8601. A map becomes an object if its keys are
+    strings, else a list of pairs.
     """
     match value:
         case None | bool() | int() | str():
@@ -79,18 +79,13 @@ def plain_value(value: Any) -> Any:
 
 
 class NumberText(str):
-    """A JSON number with a fraction or an exponent, as text. The column's type determines its value."""
+    """The text of a JSON number with a fraction or an exponent. The column's type determines its value."""
 
     __slots__ = ()
 
 
-class _Missing:
-    """The value of a column that an object omits."""
-
-    __slots__ = ()
-
-
-MISSING: Final = _Missing()
+_MISSING: Final = object()
+"""The value of a column that an object omits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,7 @@ class Form:
 def parse_json(text: str) -> Any:
     """Parse strict JSON, with numbers as `NumberText` or int.
 
-    Raises ``ValueError`` for a duplicate name in an object, for bare NaN and Infinity, and for invalid JSON, and
+    Raises ``ValueError`` for invalid JSON, unquoted NaN and Infinity, and a duplicate name in an object, and
     ``RecursionError`` for nesting that is too deep.
     """
     return _DECODER.decode(text)
@@ -126,7 +121,7 @@ def _unique_pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _not_a_number(text: str) -> NoReturn:
-    raise ValueError(f'a bare {text} is no JSON, write it as "{text}"')
+    raise ValueError(f'{text} is not JSON, write "{text}"')
 
 
 _DECODER: Final = json.JSONDecoder(
@@ -135,7 +130,7 @@ _DECODER: Final = json.JSONDecoder(
 
 
 def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield each row as an object that ``json.dumps`` can write."""
+    """Yield each row as a dict that ``json.dumps`` can write."""
     names = rows.schema.names
     batches = rows.to_batches(max_chunksize=_ENCODED_ROWS) if isinstance(rows, pa.Table) else [rows]
     for batch in batches:
@@ -147,34 +142,36 @@ def encode_rows(rows: pa.Table | pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def encode_row_texts(rows: pa.Table | pa.RecordBatch) -> Iterator[str]:
-    """Yield each row as the text of a JSON object."""
+    """Yield each row as a JSON string."""
     for row in encode_rows(rows):
         yield json.dumps(row, ensure_ascii=False, allow_nan=False)
 
 
 def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, pa.Scalar]) -> pa.Table:
-    """Return objects of `parse_json` as rows, with the columns of ``schema`` that occur in any of them.
+    """Convert objects of `parse_json` to rows, with those columns of ``schema`` that occur in an object.
 
     Names match case-insensitively. Objects that omit a column get its default, or null. Unknown names become additional
     columns, which the table rejects. Raises `SchemaMismatchError` for a value that is not an object, a duplicate column
-    in an object, and a value in another form than its type's.
+    in an object, and a value that does not have the form of its type.
     """
     columns: dict[str, list[Any]] = {}
     matched_names: dict[str, str] = {}
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
-            raise SchemaMismatchError(f"a row is the JSON value {_shown(row)}, expected an object; send one per row")
+            raise SchemaMismatchError(
+                f"a row is the JSON value {_shown(row)}, expected an object; send one object per row"
+            )
         for name, value in row.items():
             column = matched_names.get(name)
             if column is None:
                 column = matched_names[name] = _match(name, schema.names) or name
-                columns.setdefault(column, [MISSING] * len(rows))
+                columns.setdefault(column, [_MISSING] * len(rows))
             values = columns[column]
-            if values[place] is not MISSING:
-                raise SchemaMismatchError(f"a row has the column '{column}' twice, in another case; keep one")
+            if values[place] is not _MISSING:
+                raise SchemaMismatchError(f"a row has column '{column}' twice, in different case; keep one of them")
             values[place] = value
     if not columns and rows:
-        columns[schema.names[0]] = [MISSING] * len(rows)
+        columns[schema.names[0]] = [_MISSING] * len(rows)
     arrays = {}
     for name, values in columns.items():
         place = schema.get_field_index(name)
@@ -185,7 +182,7 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
 
 
 def _infer_array(values: list[Any]) -> pa.Array:
-    scalars = [None if value is MISSING or isinstance(value, list | dict) else value for value in values]
+    scalars = [None if value is _MISSING or isinstance(value, list | dict) else value for value in values]
     scalars = [float(value) if isinstance(value, NumberText) else value for value in scalars]
     try:
         return pa.array(scalars)
@@ -194,15 +191,15 @@ def _infer_array(values: list[Any]) -> pa.Array:
 
 
 def _with_default(values: list[Any], field: pa.Field, default: pa.Scalar | None) -> pa.Array:
-    missing = [value is MISSING for value in values]
+    missing = [value is _MISSING for value in values]
     if not any(missing):
         return decode_values(values, field.type, field.name)
-    array = decode_values([None if value is MISSING else value for value in values], field.type, field.name)
+    array = decode_values([None if value is _MISSING else value for value in values], field.type, field.name)
     return array if default is None or not default.is_valid else pc.if_else(pa.array(missing), default, array)
 
 
 def _match(name: str, names: Iterable[str]) -> str | None:
-    """Return the column or field with this name: exactly, or else case-insensitively."""
+    """Return the name that is equal, or else equal case-insensitively."""
     names = list(names)
     if name in names:
         return name
@@ -214,7 +211,7 @@ def _match(name: str, names: Iterable[str]) -> str | None:
 
 
 def encode_values(array: pa.Array, name: str = "") -> list[Any]:
-    """Return the values of a column in the form of its type."""
+    """Convert the values of a column to the JSON form of its type."""
     if is_variant(array.type):
         return [None if value is None else plain_value(readable_value(value, name)) for value in array.to_pylist()]
     if pa.types.is_dictionary(array.type):
@@ -228,10 +225,10 @@ def encode_values(array: pa.Array, name: str = "") -> list[Any]:
 
 
 def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    """Return values of `parse_json` as a column. Raises `SchemaMismatchError` with ``path`` and the value."""
+    """Convert values of `parse_json` to a column. Raises `SchemaMismatchError` with ``path`` and the value."""
     form = find_form(data_type)
     if form is None:
-        raise SchemaMismatchError(f"column '{path}' has the type {data_type}, which has no form in JSON; send Arrow")
+        raise SchemaMismatchError(f"column '{path}' has type {data_type}, which has no JSON form; send Arrow")
     return form.decode(values, data_type, path)
 
 
@@ -244,18 +241,18 @@ def _fail(path: str, value: Any, expected: str) -> NoReturn:
 
 
 def _shown(value: Any) -> str:
-    """Return a JSON value for an error text."""
+    """Format a JSON value for an error."""
     try:
         text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
     except RecursionError:
-        text = "a value that is nested too deep"
+        text = "a value that is nested too deeply"
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
 
 
 def _build(
     values: list[Any], path: str, expected: str, convert: Callable[[list[Any]], pa.Array], *kinds: type
 ) -> pa.Array:
-    """Convert values that must all be of these kinds or null, and report the first invalid one."""
+    """Convert values of these Python types and nulls. Raises `SchemaMismatchError` for the first invalid value."""
     wrong = {type(value) for value in values} - {*kinds, type(None)}
     if wrong:
         _fail(path, next(value for value in values if type(value) in wrong), expected)
@@ -275,17 +272,14 @@ def _to_pylist(array: pa.Array) -> list[Any]:
     return values
 
 
-def _decode_booleans(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    return _build(values, path, "true or false", lambda some: pa.array(some, data_type), bool)
+def _decode_as(kind: type, expected: str) -> Callable[[list[Any], pa.DataType, str], pa.Array]:
+    """Return the decoder of values whose JSON and Python types are the same."""
 
+    def decode(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
+        form = expected.format(bits=data_type.bit_width) if kind is int else expected
+        return _build(values, path, form, lambda items: pa.array(items, data_type), kind)
 
-def _decode_integers(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    bits = data_type.bit_width
-    return _build(values, path, f"a whole number of {bits} bits", lambda some: pa.array(some, data_type), int)
-
-
-def _decode_texts(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    return _build(values, path, "a text", lambda some: pa.array(some, data_type), str)
+    return decode
 
 
 def _encode_floats(array: pa.Array) -> list[Any]:
@@ -300,7 +294,7 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
 
     def convert(items: list[Any]) -> pa.Array:
         texts = [_NOT_FINITE[value] if type(value) is str else None if value is None else str(value) for value in items]
-        # Arrow parses the text directly; through a Python float a number would be rounded twice.
+        # Arrow parses the text directly. A Python float would be rounded twice.
         values = pa.array(texts, pa.string()).cast(data_type)
         is_text = pa.array([type(value) is str for value in items], pa.bool_())
         if not pc.all(pc.or_(pc.is_finite(values), is_text), min_count=0).as_py():
@@ -327,10 +321,9 @@ def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def _exact(value: Any) -> Decimal:
-    text = str(value)
-    if not _DECIMAL.fullmatch(text):
-        raise ValueError("no number")
-    return Decimal(text)
+    if not _DECIMAL.fullmatch(str(value)):
+        raise ValueError("not a number")
+    return Decimal(str(value))
 
 
 def _encode_binaries(array: pa.Array) -> list[Any]:
@@ -345,14 +338,14 @@ def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def _encode_times(array: pa.Array) -> list[Any]:
-    """Return dates and timestamps in ISO 8601, of any year; Python's own end with the year 9999."""
+    """Format dates and timestamps of any year in ISO 8601. Python supports years up to 9999 only."""
     if pa.types.is_date64(array.type):
         array = array.cast(pa.date32())
     is_day = pa.types.is_date32(array.type)
     unit = "D" if is_day else array.type.unit
     integers = array.cast(pa.int32() if is_day else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     texts = np.datetime_as_string(integers.astype(f"datetime64[{unit}]")).tolist()
-    if _NOT_A_TIME in texts:  # the smallest integer, which is numpy's NaT
+    if _NOT_A_TIME in texts:  # numpy formats the smallest integer as NaT
         texts = [_least_time(unit) if text == _NOT_A_TIME else text for text in texts]
     zero = {"ms": ".000", "us": ".000000", "ns": ".000000000"}.get(unit)
     zone = "Z" if not is_day and array.type.tz is not None else ""
@@ -363,7 +356,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
-    """Parse dates and timestamps in ISO 8601. A zone is required exactly if the type has one."""
+    """Parse dates and timestamps in ISO 8601. A zone is required if the type has a zone, else rejected."""
     try:
         return texts.cast(data_type)
     except pa.ArrowException:
@@ -372,7 +365,7 @@ def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array
 
 
 def _least_time(unit: str) -> str:
-    days, remainder = divmod(np.iinfo(np.int64).min, _UNITS_A_DAY[unit])
+    days, remainder = divmod(np.iinfo(np.int64).min, _UNITS_PER_DAY[unit])
     day = np.datetime_as_string(np.array(days, "datetime64[D]"))
     return f"{day}{np.datetime_as_string(np.array(remainder, f'datetime64[{unit}]')).item()[len('1970-01-01') :]}"
 
@@ -391,7 +384,7 @@ def _time(text: str, data_type: pa.DataType, path: str) -> int:
     try:
         days = np.array(f"{match['year'].removeprefix('+')}-{match['day']}", "datetime64[D]").astype(np.int64).item()
         time_us = pa.array([f"1970-01-01{match['time'] or ''}"]).cast(pa.timestamp("us")).cast(pa.int64())[0].as_py()
-        ticks = days if is_day else days * _UNITS_A_DAY["us"] + time_us - _offset_us(match["zone"])
+        ticks = days if is_day else days * _UNITS_PER_DAY["us"] + time_us - _offset_us(match["zone"])
         return int(pa.scalar(ticks, integers).as_py())
     except (ValueError, OverflowError, pa.ArrowException):
         _fail(path, text, expected + hint)
@@ -415,7 +408,7 @@ def _decode_times(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
 
 
 def _ranges(array: pa.Array) -> tuple[int, int, list[tuple[int, int] | None]]:
-    """Return the first and last child offset of lists or maps, and each one's range, or None for null."""
+    """Return the first and the last child offset of lists or maps, and the child range of each; None for null."""
     offsets = array.offsets.to_numpy()
     first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
     bounds = zip((offsets[:-1] - first).tolist(), (offsets[1:] - first).tolist(), strict=True)
@@ -502,7 +495,7 @@ def _decode_structs(values: list[Any], data_type: pa.DataType, path: str) -> pa.
             if name is None:
                 _fail(path, {field_name: item}, f"an object with the names {', '.join(names[:30])}")
             if name in used_names:
-                _fail(path, {field_name: item}, f"an object that has the name {name} once")
+                _fail(path, {field_name: item}, f"an object with the name {name} once")
             used_names.add(name)
             columns[name][place] = item
     fields = list(data_type)
@@ -515,14 +508,16 @@ def _decode_variants(values: list[Any], data_type: pa.DataType, path: str) -> pa
 
 
 def encode_json_variant(value: Any, path: str) -> dict[str, bytes] | None:
-    """Return a value of `parse_json` as a variant, null for null.
+    """Encode a value of `parse_json` as a variant; null becomes None.
 
-    Numbers without an exponent are exact, as in Spark's ``parse_json``.
+    Numbers without an exponent remain exact, as in Spark's ``parse_json``.
     """
     try:
         return None if value is None else encode_variant(_with_numbers(value))
     except (ValueError, OverflowError, RecursionError) as error:
-        raise SchemaMismatchError(f"column '{path}' has a value that no variant can be: {error}; shorten it") from error
+        raise SchemaMismatchError(
+            f"column '{path}' has a value that a variant cannot hold: {error}; shorten it"
+        ) from error
 
 
 def _with_numbers(value: Any) -> Any:
@@ -543,13 +538,14 @@ def _is_time(data_type: pa.DataType) -> bool:
 
 
 FORMS: Final = (
-    Form("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_booleans),
-    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist, _decode_integers),
+    Form("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_as(bool, "true or false")),
+    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist,
+         _decode_as(int, "a whole number of {bits} bits")),
     Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
          _decode_floats),
     Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "text", is_any_text, _to_pylist, _decode_texts),
+    Form("STRING, CHAR, VARCHAR", "text", is_any_text, _to_pylist, _decode_as(str, "a string")),
     Form("BINARY", "text in base64", is_any_binary, _encode_binaries, _decode_binaries),
     Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
     Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),

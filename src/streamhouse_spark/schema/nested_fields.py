@@ -1,8 +1,8 @@
-"""Nested fields of a column, in structs and in structs within arrays and maps: their ids and their changes.
+"""Nested fields: the fields of structs in a column, also within arrays and maps. Their ids and their changes.
 
-A nested field is identified by its id, which is never reused within the column. Ids are stored in the order in which
-the type lists the fields, parents first. A column whose nested fields were never changed has the ids 1, 2, 3, … Array
-elements and map values have no ids, because nothing can replace them.
+A nested field is identified by its id, which is never reused within the column. Ids are stored in the order of the
+fields in the type, parents first. They are 1, 2, 3, … until a nested field of the column is changed. Array elements and
+map values have no ids, because they cannot be replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema.variant import is_struct
 
 Path = tuple[str, ...]
-"""The names that lead from a column to a field; ``element`` leads into an array, ``value`` into a map."""
+"""Names from a column down to a nested field: ``element`` stands for array elements, ``value`` for map values."""
 ELEMENT: Final = "element"
 KEY: Final = "key"
 VALUE: Final = "value"
@@ -33,7 +33,7 @@ _WIDER: Mapping[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
-    """Return whether ``after`` holds every value of ``before`` and both lake formats allow the change in place."""
+    """Return whether ``after`` holds every value of ``before``, and both lake formats permit the type change."""
     if pa.types.is_decimal(before) and pa.types.is_decimal(after):
         return bool(before.scale == after.scale and before.precision < after.precision)
     return after in _WIDER.get(before, ())
@@ -41,7 +41,7 @@ def is_widening(before: pa.DataType, after: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FieldIds:
-    """The ids of the nested fields of a column with changed nested fields."""
+    """The ids of a column's nested fields, after one of them was changed."""
 
     ids: tuple[int, ...]
     last: int
@@ -53,7 +53,7 @@ class FieldIds:
         if len(ids) != count_fields(data_type) or len({*ids, 0}) != len(ids) + 1 or max(ids, default=last) > last:
             raise SchemaMismatchError(
                 f"a column of type {ddl.type_name(data_type)} has the field ids {list(ids)} up to {last}, expected "
-                "one for each of its fields; restore the file"
+                "one id per nested field; restore the file"
             )
         return cls(tuple(ids), last)
 
@@ -107,23 +107,21 @@ def split_path(text: str) -> Path:
         else:
             word += character
     if quoted:
-        raise SchemaMismatchError(
-            f"the name {text[:100]!r} has a backtick without its pair; write it twice to mean one"
-        )
+        raise SchemaMismatchError(f"the name {text[:100]!r} has an unpaired backtick; write a backtick in a name twice")
     return (*parts, word)
 
 
 def join_path(parts: Iterable[str]) -> str:
-    """Return the text that `split_path` splits into these parts."""
+    """Join names to a path that `split_path` can split."""
     return ".".join(ddl.quote_identifier(part) for part in parts)
 
 
 def have_same_fields(
     before: pa.DataType, before_ids: Sequence[int], after: pa.DataType, after_ids: Sequence[int]
 ) -> bool:
-    """Return whether values converted by field name to the type ``before`` mean the same in ``after``.
+    """Return whether values that were converted by field name to the type ``before`` are also correct for ``after``.
 
-    Each name must still belong to the same field, with the same or a wider type.
+    Each name must still belong to the same field, with an equal or wider type.
     """
     return _is_same_field(_Node.of(before, before_ids), _Node.of(after, after_ids))
 
@@ -143,9 +141,9 @@ def _is_same_field(before: _Node, after: _Node) -> bool:
 
 
 def find_new_fields(data_type: pa.DataType, written: pa.DataType) -> list[tuple[Path, pa.DataType]]:
-    """Return the struct fields of another type that a type lacks, by name, with the paths that they would get.
+    """Return the paths and types of the struct fields in ``written`` that are missing from ``data_type``.
 
-    Fields at incompatible places are ignored, such as those in an array where the type has a struct.
+    Fields match by name. Parts of different kinds are ignored, such as an array in one type and a struct in the other.
     """
     return _find_missing(
         _Node.of(data_type, [0] * count_fields(data_type)), _Node.of(written, [0] * count_fields(written)), ()
@@ -168,8 +166,8 @@ def _find_missing(node: _Node, written: _Node, path: Path) -> list[tuple[Path, p
 def had_field(
     path: Path, data_type: pa.DataType, ids: Sequence[int], older: Iterable[tuple[pa.DataType, Sequence[int]]]
 ) -> bool:
-    """Return whether the parent struct of a path had a field with the path's name in one of the older types."""
-    struct = _lineage(_Node.of(data_type, ids), path[:-1])
+    """Return whether a field at the path existed in one of the older types. The parent struct is matched by ids."""
+    struct = _find_identities(_Node.of(data_type, ids), path[:-1])
     for kind, older_ids in older:
         node: _Node | None = _Node.of(kind, older_ids)
         for step in struct:
@@ -179,12 +177,13 @@ def had_field(
     return False
 
 
-def _lineage(node: _Node, path: Path) -> list[int | str]:
-    identity: list[int | str] = []
+def _find_identities(node: _Node, path: Path) -> list[int | str]:
+    """Return the id of each node on a path, or the name of a node without an id."""
+    identities: list[int | str] = []
     for name in path:
         node = next(part for part in node.parts if part.name.casefold() == name.casefold())
-        identity.append(node.id or node.name)
-    return identity
+        identities.append(node.id or node.name)
+    return identities
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
@@ -192,15 +191,15 @@ def _lineage(node: _Node, path: Path) -> list[int | str]:
 
 @dataclass(slots=True)
 class _Node:
-    """A type that is being changed, or a part of it."""
+    """A type, or a part of one, as a mutable tree."""
 
     kind: str
     """``struct``, ``array``, ``map`` or ``plain``."""
     type: pa.DataType
-    """The type before all changes; for a plain one the current type."""
+    """The type before all changes. Widening changes the type of a plain node."""
     name: str = ""
     id: int = 0
-    """0 for nodes without an id: the column, an element, a key, a value."""
+    """0 for the column, an array element, and a map's key or value, which have no ids."""
     parts: list[_Node] = field(default_factory=list)
 
     @classmethod
@@ -235,13 +234,13 @@ class _Node:
 
 @dataclass(frozen=True, slots=True)
 class InnerChanges:
-    """Changes of nested fields of one column. All paths are from before the changes, except those of new fields."""
+    """Changes of nested fields of one column. Paths use the names from before the changes, except for new fields."""
 
     renamed: Mapping[Path, str] = field(default_factory=dict)
     dropped: tuple[Path, ...] = ()
     widened: Mapping[Path, pa.DataType] = field(default_factory=dict)
     added: tuple[tuple[Path, pa.DataType], ...] = ()
-    """New fields in order, each appended to its struct. Their paths are from after all other changes."""
+    """New fields in order, each appended to its struct. Paths use the names from after all other changes."""
 
 
 def change_nested_fields(
@@ -249,8 +248,8 @@ def change_nested_fields(
 ) -> tuple[pa.DataType, FieldIds]:
     """Return the type and the ids of a column after changes of its nested fields.
 
-    Raises `SchemaMismatchError` for an unknown field, a name that is taken or invalid, a type that is not wider, a
-    struct without a remaining field, and a change of a map's keys.
+    Raises `SchemaMismatchError` for an unknown field, a name that exists or is invalid, a type that is not wider, a
+    struct without a remaining field, and a change of map keys.
     """
     editor = _Editor(column, _Node.of(data_type, ids.ids), ids.last)
     editor.change(changes)
@@ -278,7 +277,7 @@ class _Editor:
             self._require_field(parent, path, "dropped")
             parent.parts = [part for part in parent.parts if part is not node]
             if not parent.parts:
-                self._refuse(path, "is the last field of its struct; drop the column, or what has the struct")
+                self._refuse(path, "is the last field of its struct; drop the struct instead")
         self._require_distinct(self.root)
         for path, kind in changes.added:
             self._add(path, kind)
@@ -298,7 +297,7 @@ class _Editor:
         self._require_field(parent, path, "added")
         _require_field_name(path[-1])
         if any(part.name.casefold() == path[-1].casefold() for part in parent.parts):
-            self._refuse(path, "exists already; choose another name")
+            self._refuse(path, "already exists; choose another name")
         ids = range(self.last + 1, self.last + 2 + count_fields(kind))
         node = _Node.of(kind, ids[1:])
         node.name, node.id = path[-1], ids[0]
@@ -306,27 +305,26 @@ class _Editor:
         self.last = ids[-1]
 
     def _find(self, path: Path) -> tuple[_Node, _Node]:
-        """Return the parent of the node at a path, and that node. Raises `SchemaMismatchError`."""
+        """Return the parent of the node at a path, and the node. Raises `SchemaMismatchError`."""
         parent = node = self.root
         for place, name in enumerate(path):
             parent = node
             matches = [part for part in parent.parts if part.name.casefold() == name.casefold()]
             if not matches:
-                has = (
-                    ", ".join(part.name for part in parent.parts) or f"none: {ddl.type_name(parent.type)} has no fields"
-                )
-                self._refuse(path[: place + 1], f"does not exist; there is {has}")
+                names = ", ".join(part.name for part in parent.parts)
+                expected = f"expected one of {names}" if names else f"{ddl.type_name(parent.type)} has no fields"
+                self._refuse(path[: place + 1], f"does not exist; {expected}")
             (node,) = matches
             if parent.kind == "map" and node is parent.parts[0]:
-                self._refuse(path, "belongs to a map's keys, which cannot change; add a column with another map")
+                self._refuse(path, "is part of map keys, which cannot change; add a column with another map")
         return parent, node
 
     def _require_field(self, parent: _Node, path: Path, change: str) -> None:
         if parent.kind != "struct":
             self._refuse(
                 path,
-                f"cannot be {change}: only the fields of a struct can, and this lies in a column or field of type "
-                f"{ddl.type_name(parent.build_type())}; the path into an array has 'element', into a map 'value'",
+                f"cannot be {change}: its parent has type {ddl.type_name(parent.build_type())}, expected a struct; a "
+                "path into an array has 'element', a path into a map 'value'",
             )
 
     def _require_distinct(self, node: _Node) -> None:
@@ -344,4 +342,4 @@ class _Editor:
 
 def _require_field_name(name: str) -> None:
     if not name or len(name) > 255 or not name.isprintable():
-        raise SchemaMismatchError(f"{name[:40]!r} cannot name a field; expected 1 to 255 printable characters")
+        raise SchemaMismatchError(f"field name is {name[:40]!r}, expected 1 to 255 printable characters")

@@ -14,7 +14,7 @@ from streamhouse_spark.schema.table_schema import TableSchema, is_of_paimon
 
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
-"""Maximum columns of the bucket key, so that their null flags fit the first hashed word."""
+"""Maximum columns of the bucket key: their null flags must fit in the first word that Paimon hashes."""
 
 
 def limited_columns(schema: TableSchema, columns: Iterable[str]) -> tuple[str, ...]:
@@ -24,16 +24,12 @@ def limited_columns(schema: TableSchema, columns: Iterable[str]) -> tuple[str, .
 
 
 def check_paimon_values(table: str, columns: Mapping[str, pa.Array | pa.ChunkedArray]) -> None:
-    """Reject values of key and partition columns that Paimon's Python library does not support.
-
-    Raises `SchemaMismatchError` with the column and the first such value.
-    """
+    """Raise `SchemaMismatchError` for values of key and partition columns that pypaimon does not support."""
     for name, column in columns.items():
         if (value := first_beyond_python(column)) is not None:
             raise SchemaMismatchError(
-                f"column '{name}' of {table} has the value {to_python(value)}, and the key and the partitions of a "
-                "Paimon lake hold the years 1 to 9999; nothing was written: correct the value (null, or the first or "
-                "last day of these years), or use an Iceberg lake"
+                f"column '{name}' of {table} has the value {to_python(value)}, expected the years 1 to 9999 in keys "
+                "and partitions of a Paimon lake; nothing was written, correct the value, or use an Iceberg lake"
             )
 
 
@@ -42,57 +38,58 @@ def check_paimon_columns(
 ) -> None:
     """Validate the columns of a table with a Paimon lake.
 
-    Raises `SchemaMismatchError` for a name reserved by Paimon, `InvalidOptionError` for an unsuitable role.
+    Raises `SchemaMismatchError` for a name that Paimon reserves, and `InvalidOptionError` for a column that cannot be
+    in the primary key, the bucket key or the partitioning.
     """
     for name in schema.names:
         if is_of_paimon(name):
-            raise SchemaMismatchError(f"the column name '{name}' is Paimon's own; rename the column")
+            raise SchemaMismatchError(f"the column name '{name}' is reserved by Paimon; rename the column")
     for name in partition_by:
         _check_partition_column(name, schema.column(name).type)
     for name in bucket_key:
         _check_bucket_key(name, schema.column(name).type)
         if name in partition_by:
-            raise InvalidOptionError(f"bucket.key '{name}' is a partition column, which Paimon refuses; choose another")
+            raise InvalidOptionError(f"bucket.key '{name}' is a partition column, which Paimon rejects; choose another")
     if len(bucket_key) > BUCKET_KEY_COLUMNS_MAX:
         raise InvalidOptionError(
-            f"bucket.key has {len(bucket_key)} columns, at most {BUCKET_KEY_COLUMNS_MAX} are possible; leave some out"
+            f"bucket.key has {len(bucket_key)} columns, expected at most {BUCKET_KEY_COLUMNS_MAX}; leave some out"
         )
     for name in primary_key:
         _check_key_column(name, schema.column(name).type)
     if primary_key and set(primary_key) <= set(partition_by):
         raise InvalidOptionError(
-            f"all columns of the primary key {', '.join(primary_key)} are partition columns, which Paimon refuses; add "
+            f"all columns of the primary key {', '.join(primary_key)} are partition columns, which Paimon rejects; add "
             "another column to the key, or use iceberg"
         )
 
 
 def _check_partition_column(name: str, arrow: pa.DataType) -> None:
-    """Reject types of partition columns whose values become other directory names in other languages."""
+    """Reject types whose values have other partition directories in Paimon's Java library than in pypaimon."""
     is_type = pa.types
     if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
         raise InvalidOptionError(
-            f"partition column '{name}' has type {type_name(arrow)}; a Paimon lake is partitioned by integers, text or "
-            "dates here"
+            f"partition column '{name}' has type {type_name(arrow)}, expected integers, strings or dates in a Paimon "
+            "lake; choose another column, or use iceberg"
         )
 
 
 def _check_key_column(name: str, arrow: pa.DataType) -> None:
-    """Reject key types with values that are equal here but distinct in Paimon: -0.0 and 0.0, and NaN in Python."""
+    """Reject floats as keys: -0.0 and 0.0 are one key here and two keys in Paimon, and NaN has several forms."""
     if pa.types.is_floating(arrow):
         raise InvalidOptionError(
-            f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values Paimon's libraries tell "
-            "apart; choose a column of another type, or use iceberg"
+            f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values can be distinct keys in "
+            "Paimon; choose a column of another type, or use iceberg"
         )
 
 
 def _check_bucket_key(name: str, arrow: pa.DataType) -> None:
     if pa.types.is_decimal(arrow) and arrow.precision > BUCKET_KEY_DIGITS_MAX:
         raise InvalidOptionError(
-            f"bucket.key '{name}' has type {type_name(arrow)}: of more than {BUCKET_KEY_DIGITS_MAX} digits Paimon's "
-            "libraries take different buckets; choose another column, or use iceberg"
+            f"bucket.key '{name}' has type {type_name(arrow)}, expected at most {BUCKET_KEY_DIGITS_MAX} digits, beyond "
+            "which Paimon's libraries compute different buckets; choose another column, or use iceberg"
         )
     if "," in name or name != name.strip():
         raise InvalidOptionError(
-            f"bucket.key {name!r} has a comma or blanks at its ends, which Paimon's option bucket-key cannot say; "
-            "rename the column, or choose another"
+            f"bucket.key {name!r} has a comma, or blanks at its ends, which Paimon's option bucket-key does not "
+            "support; rename the column, or choose another"
         )

@@ -1,14 +1,14 @@
-"""Partitioning: fields, former partitionings and expiry of partitions. Pure.
+"""Partitioning: partition fields, partition evolution, and expiry of partitions. Pure.
 
 A partition field is a column, or a transform of a column ("hidden partitioning") such as ``days(ts)``. Timestamps are
 in UTC. Source: Iceberg table specification, "Partition Transforms".
 
-A new partitioning starts with a new schema of the same columns. So the schema of a segment determines the columns of
-its partitions, and plans made with an older schema are recognised.
+A change of the partitioning creates a new schema id with the same columns. The schema id of a segment therefore
+determines its partition columns, and a plan with an outdated partitioning is recognised by its schema id.
 
 With ``table.auto-partition.*``, a partition expires if the hour, day, month, quarter or year in its column is more than
-``num-retention`` units before now, in one time zone. A value without a time unit, including null, never expires. Expiry
-affects log retention only: rows of expired partitions are read, written and tiered like all others.
+``num-retention`` units before the current unit. A value without such a unit, including null, never expires. Expiry
+affects log retention only: rows of expired partitions are read, written and tiered like all other rows.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ _FORMATS: Final[Mapping[TimeUnit, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """One field of a table's partitioning."""
+    """A partition field: a column and a transform."""
 
     column: str
     transform: Transform = "identity"
     width: int = 0
-    """Characters, bytes, or integer step of ``truncate``; else 0."""
+    """Width of ``truncate`` in characters, bytes or integers; 0 for other transforms."""
 
     def __str__(self) -> str:
-        """Return the field as in ``PARTITIONED BY``, which `parse_field` can parse."""
+        """Return the text of the field in ``PARTITIONED BY``, which `parse_field` can parse."""
         column = join_names([self.column])
         if self.transform == "identity":
             return column
@@ -82,7 +82,7 @@ class PartitionField:
 
     @property
     def suffix(self) -> str:
-        """Iceberg's name suffix for this transform, as in ``ts_day``; empty for a plain column."""
+        """Iceberg's suffix for names of partition values, as in ``ts_day``; empty for a plain column."""
         return _SHORT.get(self.transform, "")
 
     @property
@@ -98,7 +98,7 @@ class PartitionField:
         if self.transform == "truncate":
             is_integer = pa.types.is_integer(column_type)
             if not (is_integer or pa.types.is_string(column_type) or pa.types.is_binary(column_type)):
-                raise _unsupported_type_error(self, column_type, "text, binary, or integers")
+                raise _unsupported_type_error(self, column_type, "strings, binary, or integers")
         elif self.transform == "hours" and not pa.types.is_timestamp(column_type):
             raise _unsupported_type_error(self, column_type, "a timestamp")
         elif not temporal:
@@ -107,8 +107,8 @@ class PartitionField:
     def values(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Return the partition value of each row; null for null.
 
-        Years, months, days and hours are int32 since 1970, rounded down. ``truncate`` keeps the type, but widens
-        shorter integers to int32.
+        Years, months, days and hours since 1970 are int32, rounded down. ``truncate`` retains the column's type, except
+        for shorter integers, which become int32.
         """
         if self.transform == "identity":
             return column
@@ -124,13 +124,12 @@ class PartitionField:
         return pa.int32() if is_short or self.transform in _UNITS else column_type
 
     def range_of(self, value: int, column_type: pa.DataType) -> tuple[int, int] | None:
-        """Return the half-open range of days or microseconds with this partition value of a time transform.
+        """Return the half-open range of days or microseconds that a time transform maps to this partition value.
 
-        None for other transforms, and for values outside the range of the type.
+        Returns None for other transforms, and for a range that the type does not hold.
         """
-        if (
-            self.transform not in _UNITS or not _INT32[0] < value < _INT32[1]
-        ):  # the last hours also hold all clipped times
+        # The smallest and the largest number of hours also contain all clipped times.
+        if self.transform not in _UNITS or not _INT32[0] < value < _INT32[1]:
             return None
         unit = "D" if pa.types.is_date32(column_type) else "us"
         ends = np.array([value, value + 1], dtype=f"datetime64[{_UNITS[self.transform]}]")
@@ -146,7 +145,7 @@ class PartitionField:
             return pc.binary_slice(column, 0, self.width)
         values = pc.fill_null(column, 0).to_numpy(zero_copy_only=False).astype(np.int64)
         kind = self.value_type(column.type)
-        # Below the smallest integer it wraps around, as in Iceberg's own library.
+        # The result wraps around below the smallest integer, as in Iceberg's Java library.
         return _mask_nulls((values - np.mod(values, self.width)).astype(kind.to_pandas_dtype()), column, kind)
 
 
@@ -157,7 +156,7 @@ def _unsupported_type_error(field: PartitionField, column_type: pa.DataType, exp
 
 
 def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
-    """Return whole units since 1970, rounded down; 0 for null. Hours are clipped to the lake's 32 bits."""
+    """Return whole units since 1970, rounded down; 0 for null. Hours are clipped to 32 bits, as in the lake."""
     is_date = pa.types.is_date32(column.type)
     raw = column.view(pa.int32()) if is_date else column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
     values = pc.fill_null(raw, 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -184,7 +183,7 @@ def split_fields(text: str) -> list[str]:
 
 
 def join_fields(fields: Iterable[PartitionField]) -> str:
-    """Return the text that `split_fields` and `parse_field` can parse."""
+    """Join fields to a text that `split_fields` and `parse_field` can parse."""
     return ", ".join(map(str, fields))
 
 
@@ -202,8 +201,8 @@ def parse_field(text: str, schema: TableSchema) -> PartitionField:
     transform, arguments = _SINGULAR.get(call[1].lower(), call[1].lower()), call[2]
     if transform not in get_args(Transform):
         raise InvalidOptionError(
-            f"PARTITIONED BY {text}: unknown transform {call[1]!r}; a table is partitioned by columns, by years, "
-            "months, days or hours of a column, by truncate(width, column), and by one bucket(n, column)"
+            f"PARTITIONED BY {text}: unknown transform {call[1]!r}, expected a column, years, months, days or hours of "
+            "a column, truncate(width, column), or at most one bucket(n, column)"
         )
     width = 0
     if transform == "truncate":
@@ -225,31 +224,31 @@ def _one_name(text: str, text_of_field: str) -> str:
 
 
 def parse_fields(texts: Sequence[str], schema: TableSchema) -> tuple[PartitionField, ...]:
-    """Parse fields as `parse_field` does. Raises `InvalidOptionError` also for two fields of one column."""
+    """Parse fields as `parse_field` does. Also raises `InvalidOptionError` for two fields of one column."""
     fields = tuple(parse_field(text, schema) for text in texts)
     columns = [field.column for field in fields]
     for field in fields:
         if columns.count(field.column) > 1 and any(other.transform != "identity" for other in fields):
             raise InvalidOptionError(
-                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' occurs twice; the finest transform "
-                "includes the others, so name it once"
+                f"PARTITIONED BY {join_fields(fields)}: column '{field.column}' occurs twice; keep the finest "
+                "transform, which includes the others"
             )
     return fields
 
 
 @dataclass(frozen=True, slots=True)
 class FormerPartitioning:
-    """A former partitioning of a table. Its columns keep their names, types and positions."""
+    """A replaced partitioning of a table."""
 
     schema_id: int
-    """The last schema with this partitioning."""
+    """Id of the last schema with this partitioning."""
     columns: tuple[str, ...]
     """The partition columns."""
     fields: str
-    """All fields in order, as by `join_fields`, with the names of that schema."""
+    """All partition fields, joined by `join_fields`, with the column names of that schema."""
 
     def parsed(self, schemas: Mapping[int, TableSchema]) -> tuple[PartitionField, ...]:
-        """Return all fields, with the names of its schema."""
+        """Parse all partition fields."""
         return parse_fields(split_fields(self.fields), schemas[self.schema_id])
 
     def to_json(self) -> list[Any]:
@@ -266,11 +265,11 @@ class SetPartitioning:
     """Change the partition fields of new rows. Older versions of this package reject the action."""
 
     schema_id: int
-    """The schema that starts here, with the same columns."""
+    """Id of the new schema, which has the same columns."""
     columns: tuple[str, ...]
     """The partition columns."""
     fields: str
-    """All fields, if one is a transform of a column; else empty."""
+    """All partition fields if a field has a transform, else empty."""
 
     def to_json(self) -> dict[str, Any]:
         columns = list(self.columns)
@@ -283,7 +282,7 @@ class SetPartitioning:
     def changes(
         self, schemas: Mapping[int, TableSchema], schema: TableSchema, properties: Mapping[str, str]
     ) -> dict[str, Any]:
-        """Return the changed fields of a state, with their values after the action."""
+        """Return the fields of a `TableState` that the action changes, with their new values."""
         other_properties = {name: text for name, text in properties.items() if name != PARTITION_FIELDS}
         return {
             "schema_id": self.schema_id,
@@ -294,7 +293,7 @@ class SetPartitioning:
 
 
 def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Mapping[str, str]) -> FormerPartitioning:
-    """Return the partitioning of a table, for when it is replaced."""
+    """Return the current partitioning of a table, which a new partitioning replaces."""
     fields = properties.get(PARTITION_FIELDS) or join_fields(PartitionField(name) for name in columns)
     return FormerPartitioning(schema_id, columns, fields)
 
@@ -302,33 +301,29 @@ def former_partitioning(schema_id: int, columns: tuple[str, ...], properties: Ma
 def partition_columns_at(
     former_partitionings: Sequence[FormerPartitioning], current_columns: tuple[str, ...], schema_id: int
 ) -> tuple[str, ...]:
-    """Return the partition columns of segments of a schema.
-
-    ``former_partitionings`` are the table's former partitionings, oldest first; ``current_columns`` are its partition
-    columns.
-    """
+    """Return the partition columns of segments with this schema id. The oldest partitioning comes first."""
     return next((spec.columns for spec in former_partitionings if schema_id <= spec.schema_id), current_columns)
 
 
 @dataclass(frozen=True, slots=True)
 class AutoPartition:
-    """The rule by which a table's partitions expire."""
+    """The rule by which the partitions of a table expire."""
 
     column: str
-    """The partition column with the time."""
+    """The partition column that contains the time."""
     place: int
     """Index of the column among the partition columns."""
     unit: TimeUnit
     num_retention: int
-    """Number of units retained before the current one. Later units are retained, too."""
+    """Number of units retained before the current unit. Later units are retained, too."""
     time_zone: str
 
     def first_retained(self, now_ms: int) -> int:
-        """Return the oldest unit, as by `period_at`, that is not expired at ``now_ms``."""
+        """Return the `period_at` number of the oldest unit that is not expired at ``now_ms``."""
         return period_at(now_ms, self.unit, self.time_zone) - self.num_retention
 
     def all_expired(self, partitions: Sequence[Sequence[Any]] | None, now_ms: int) -> bool:
-        """Return whether all these partitions are expired, given their recorded values; None if unknown."""
+        """Return whether all partitions are expired, given their partition values; None means unknown partitions."""
         if not partitions:
             return False
         first_retained = self.first_retained(now_ms)
@@ -344,11 +339,11 @@ def period_at(time_ms: int, unit: TimeUnit, time_zone: str) -> int:
 
 
 def period_of(value: Any, unit: TimeUnit) -> int | None:
-    """Return the number of the unit in a partition value: days since 1970, or a text in the unit's format.
+    """Return the `period_at` number of a partition value; None if the value contains no such unit.
 
-    None if the value contains no unit.
+    The value is days since 1970, or a string in one of the unit's `_FORMATS`.
     """
-    if isinstance(value, int):  # a DATE; other types have texts here
+    if isinstance(value, int):  # a DATE
         return value + _EPOCH_DAY
     if not isinstance(value, str):
         return None
@@ -381,22 +376,23 @@ def _number(unit: TimeUnit, day: dt.date, hour: int) -> int:
 def parse_auto_partition(
     properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str], *, lake_enabled: bool
 ) -> AutoPartition | None:
-    """Parse the properties; None for a table whose partitions do not expire.
+    """Parse the properties ``table.auto-partition.*``; None if partitions do not expire.
 
-    Raises `InvalidOptionError` for an invalid value and, if enabled, for a column without the time of a partition, and
-    for a table without a lake, which would lose its rows.
+    Raises `InvalidOptionError` for an invalid value. If expiry is enabled, it also raises the error for a column that
+    contains no time, and for a table without a lake, which would lose its rows.
     """
     is_enabled = parse_bool(ENABLED, properties.get(ENABLED, "false"))
     unit = _unit(properties.get(TIME_UNIT, "DAY"))
     num_retention = parse_int(NUM_RETENTION, properties.get(NUM_RETENTION, str(RETAINED)), minimum=0)
     time_zone = _require_time_zone(properties.get(TIME_ZONE, "UTC"))
     if parse_int(NUM_PRECREATE, properties.get(NUM_PRECREATE, "0"), minimum=0):
-        reject(NUM_PRECREATE, properties[NUM_PRECREATE], "0: a partition exists with its first row, none waits")
+        reject(NUM_PRECREATE, properties[NUM_PRECREATE], "0, because partitions are created with their first row")
     if not is_enabled:
         return None
     if not partition_by:
         raise InvalidOptionError(
-            f"{ENABLED} is true and the table has no partition columns; partition it by time, or leave the property out"
+            f"{ENABLED} is true and the table has no partition columns; partition the table by time, or leave the "
+            "property out"
         )
     if not lake_enabled:
         raise InvalidOptionError(
@@ -435,7 +431,7 @@ def _key_column(key: str | None, schema: TableSchema, partition_by: Sequence[str
     if key is None:
         if len(partition_by) > 1:
             raise InvalidOptionError(
-                f"{ENABLED} is true and the table has several partition columns ({columns}); {KEY} must name the one "
+                f"{ENABLED} is true and the table has several partition columns ({columns}); set {KEY} to the column "
                 "with the time"
             )
         return partition_by[0]
@@ -449,11 +445,11 @@ def _check_type(column: str, arrow: pa.DataType, unit: TimeUnit) -> None:
     if pa.types.is_date32(arrow):
         if unit != "DAY":
             raise InvalidOptionError(
-                f"{TIME_UNIT} is {unit} and partition column '{column}' is a DATE, which names a day; use DAY, or a "
-                "STRING column"
+                f"{TIME_UNIT} is {unit} and partition column '{column}' is a DATE, expected DAY; use DAY, or a STRING "
+                "column"
             )
     elif not pa.types.is_string(arrow):
         raise InvalidOptionError(
-            f"{ENABLED} is true and partition column '{column}' has type {type_name(arrow)}, which does not say when a "
-            "partition was; use a DATE, or a STRING such as yyyyMMdd"
+            f"{ENABLED} is true and partition column '{column}' has type {type_name(arrow)}, expected a DATE, or a "
+            "STRING such as yyyyMMdd"
         )

@@ -1,8 +1,8 @@
-"""Row conversion: rows in any supported Python form → an Arrow table in exactly the table's schema.
+"""Row conversion: from rows in any supported Python form to an Arrow table in the table's schema.
 
-Columns match by name, case-insensitively. Values are converted only without loss: an integer may widen,
-``large_string`` becomes ``string``, a timestamp changes its unit if no digit is dropped. Text is never parsed, and a
-time without a zone never becomes one with a zone.
+Columns match by name, case-insensitively. Values are converted only without loss: integers widen, ``large_string``
+becomes ``string``, timestamps change their unit if no digit is lost. Strings are never parsed, and a zone is never
+added to a time.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import first_malformed, is_variant
 
-_ADDED = "; a new one is added by add_columns(…), ALTER TABLE … ADD COLUMN, or in Spark by the write option mergeSchema"
+_ADD_COLUMN = "; add a column with add_columns(…), ALTER TABLE … ADD COLUMN, or Spark's write option mergeSchema"
 
 FEW_ROWS: Final = 2048
-"""Up to this many rows, texts are validated by one Arrow call, which checks each of them. More rows are validated
-faster column by column, in several calls, after each of which the thread waits for the GIL.
-"""
-_MAKE_VARIANT = "make it in SQL with parse_json, or give a Python value"
+"""Strings of at most this many rows are validated by one Arrow call for all columns. More rows are validated faster
+column by column, although the thread waits for the GIL after each call."""
+_MAKE_VARIANT = "create it in SQL with parse_json, or give a Python value"
 Indexes: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -42,15 +41,14 @@ def convert_to_schema(
 ) -> pa.Table:
     """Convert the rows to an Arrow table whose schema is ``schema.arrow``. Errors name ``table``.
 
-    ``older`` are the earlier schemas of the table, so that an error can name a renamed column.
-
     ``rows`` is a ``pyarrow`` Table, RecordBatch or RecordBatchReader, a pandas or polars frame, any object with the
-    Arrow C stream interface, or a list of dicts. A missing column gets its default, or null without one. A pandas index
-    is ignored. Rows already in the schema are not copied.
+    Arrow C stream interface, or a list of dicts. A missing column gets its default, or null. A pandas index is ignored.
+    Rows that already have the schema are not copied. ``older`` are the table's earlier schemas, by which errors explain
+    that a column was renamed or dropped.
 
     Raises `SchemaMismatchError`, naming the column, for an unknown column, a missing NOT NULL column without default, a
-    null in a NOT NULL column, a map with a duplicate key, a value that cannot be converted without loss, a text that is
-    not UTF-8 or exceeds CHAR(n) or VARCHAR(n), and a row larger than `arrow_chunking.ROW_BYTES_MAX`.
+    null in a NOT NULL column, a map with a duplicate key, a value that cannot be converted without loss, a string that
+    is not UTF-8 or exceeds CHAR(n) or VARCHAR(n), and a row larger than `arrow_rows.ROW_BYTES_MAX`.
     """
     return convert_rows(rows, schema, table=table, older=older)[0]
 
@@ -58,9 +56,9 @@ def convert_to_schema(
 def convert_rows(
     rows: Any, schema: TableSchema, *, table: str, older: Mapping[int, TableSchema] | None = None
 ) -> tuple[pa.Table, frozenset[int]]:
-    """Convert as `convert_to_schema` does, and return the ids of missing columns.
+    """Convert as `convert_to_schema` does, and also return the ids of the columns that the rows, or some dicts, omit.
 
-    Their defaults may change before the rows are stored. For a list of dicts, a column is missing if any dict lacks it.
+    The defaults of these columns may change before the rows are stored.
     """
     source = _to_source(rows, table)
     missing: frozenset[int] = frozenset()
@@ -75,19 +73,17 @@ def convert_rows(
         values = result.column(position)
         if not column.nullable and (null_count := values.null_count):
             refuse_column(
-                table,
-                column.name,
-                f"is NOT NULL, and null in {null_count} of {count_of(result.num_rows, 'row')}",
+                table, column.name, f"is NOT NULL, and null in {null_count} of {count_of(result.num_rows, 'row')}"
             )
         if position in unsure:
             _check_text(values, table, column.name)
         if is_variant(column.type) and (row := first_malformed(values)) is not None:
-            refuse_column(table, column.name, f"has no variant in row {row} of these rows; {_MAKE_VARIANT}")
+            refuse_column(table, column.name, f"has a malformed variant in row {row} of these rows; {_MAKE_VARIANT}")
         if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
             refuse_column(
                 table,
                 column.name,
-                f"has a map with one key twice, in row {row} of these rows; keep one entry of each key",
+                f"has a map with a duplicate key in row {row} of these rows; keep one entry per key",
             )
         if column.size is not None:
             fitted = _fit_texts(values, column.size, table, column.name)
@@ -98,15 +94,16 @@ def convert_rows(
 
 
 def is_rereadable(rows: Any) -> bool:
-    """Return whether rows can be read twice. False for a possible stream, which is exhausted after one read."""
+    """Return whether rows can be read twice. A stream can be read only once."""
     return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A user's rows by column. ``get`` returns Arrow data, or a list of Python values.
+    """A user's rows by column.
 
-    The second argument of ``get`` is the value for rows without the column, which occur only in lists of dicts.
+    ``get`` returns a column as Arrow data or as a list of Python values. Its second argument is the value for dicts
+    that omit the column.
     """
 
     names: Sequence[str]
@@ -114,7 +111,7 @@ class _Source:
     get: Callable[[str, Any], Any]
     table: pa.Table | None = None
     incomplete: frozenset[str] = frozenset()
-    """Names of columns that only some of the rows have."""
+    """Columns that some dicts omit."""
 
 
 def _to_source(rows: Any, table: str) -> _Source:
@@ -133,7 +130,7 @@ def _to_source(rows: Any, table: str) -> _Source:
     if isinstance(rows, pa.Table):
         return _Source(rows.column_names, rows.num_rows, lambda name, _: rows.column(name), rows)
     rows_type = type(rows)
-    hint = {"dict": "; put it into a list", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
+    hint = {"dict": "; pass a list of dicts", "LazyFrame": "; call collect() first"}.get(rows_type.__name__, "")
     raise SchemaMismatchError(
         f"rows for {table} are a {rows_type.__module__}.{rows_type.__name__}, expected a pyarrow Table or RecordBatch, "
         f"a pandas or polars frame, or a list of dicts{hint}"
@@ -141,13 +138,13 @@ def _to_source(rows: Any, table: str) -> _Source:
 
 
 def _to_table(rows: Any, table: str) -> pa.Table:
-    """Read an object with the Arrow C stream interface. A single column has this interface as well."""
+    """Read an object with the Arrow C stream interface, which single columns have, too."""
     try:
         return pa.table(rows)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(
             f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is not a table "
-            f"({str(error)[:200]}); give it columns with names"
+            f"({str(error)[:200]}); pass named columns"
         ) from error
 
 
@@ -170,7 +167,7 @@ def _source_of_dicts(rows: list[Any], table: str) -> _Source:
 
 
 def _is_pandas_frame(rows: Any) -> bool:
-    # Detected by name: pandas is an optional dependency that must not be imported here.
+    # Detected by name, because pandas is optional and slow to import.
     kind = type(rows)
     return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
 
@@ -188,7 +185,7 @@ def _source_of_pandas(frame: Any, table: str) -> _Source:
 def _text_names(names: list[Any], table: str) -> list[str]:
     for name in names:
         if not isinstance(name, str):
-            raise SchemaMismatchError(f"rows for {table} have the column name {name!r}, expected a text")
+            raise SchemaMismatchError(f"rows for {table} have the column name {name!r}, expected a string")
     return names
 
 
@@ -199,14 +196,16 @@ def _align_columns(
     for name in source.names:
         column = schema.find(name)
         if column is None:
-            became = describe_later_column(name, older)
+            change = describe_later_column(name, older)
             hint = (
-                f": {became}; the columns are {', '.join(schema.names[:30])}" if became else schema.hint(name) + _ADDED
+                f": {change}; the columns are {', '.join(schema.names[:30])}"
+                if change
+                else schema.hint(name) + _ADD_COLUMN
             )
             raise SchemaMismatchError(f"column '{name}' of the rows is not in {table}{hint}")
         other = source_names.setdefault(column.name, name)
         if other is not name or source.names.count(name) > 1:
-            refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one")
+            refuse_column(table, column.name, f"is in the rows twice, as '{other}' and '{name}'; keep one column")
     arrays = [_column_values(source, source_names.get(column.name), column, table) for column in schema.columns]
     given_columns = {name for name, source_name in source_names.items() if source_name not in source.incomplete}
     missing = frozenset(column.id for column in schema.columns if column.name not in given_columns)
@@ -217,7 +216,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
     if name is None:
         if not column.nullable and column.default is None and source.num_rows:
             refuse_column(
-                table, column.name, f"is NOT NULL and missing in the rows, which have {', '.join(source.names)}"
+                table, column.name, f"is NOT NULL and missing from the rows, which have {', '.join(source.names)}"
             )
         return default_values(column, source.num_rows)
     conversion = Conversion(table, column.name)
@@ -233,7 +232,7 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
 
 
 def _require_small(values: arrow_rows.Column, name: str, table: str) -> None:
-    """Reject a value larger than any row may be, before a cast that would fail without naming its row."""
+    """Reject a value that is larger than the maximum of a row, before a cast that would fail without naming the row."""
     if not arrow_rows.are_small(values, arrow_rows.ROW_BYTES_MAX):
         sizes = arrow_rows.estimate_row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
@@ -241,7 +240,7 @@ def _require_small(values: arrow_rows.Column, name: str, table: str) -> None:
 
 
 def require_small_rows(rows: pa.Table, table: str) -> None:
-    """Raise `SchemaMismatchError` for a row larger than `arrow_chunking.ROW_BYTES_MAX`."""
+    """Raise `SchemaMismatchError` for a row larger than `arrow_rows.ROW_BYTES_MAX`."""
     if not arrow_rows.may_have_large_row(rows):
         return
     sizes = arrow_rows.table_row_bytes(rows)
@@ -255,20 +254,20 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
     refuse_column(
         table,
         name,
-        f"has a value of {num_bytes} bytes with its row, in row {row} of these rows, and a row may have "
-        f"{arrow_rows.ROW_BYTES_MAX}; store it in parts, or as a file that the row names",
+        f"has the largest value in row {row} of these rows, which has {num_bytes} bytes, expected at most "
+        f"{arrow_rows.ROW_BYTES_MAX}; store the value in parts, or as a file that the row names",
     )
 
 
 def _holds_text(data_type: pa.DataType) -> bool:
-    """Return whether values of the type are texts or contain texts."""
+    """Return whether the type is a string or contains strings."""
     return pa.types.is_string(data_type) or any(
         _holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
 
 
 def _have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
-    """Return whether the columns of few rows are valid, so that their texts are UTF-8. False if unsure."""
+    """Return whether all strings in these columns are UTF-8. False if unknown, as for more than `FEW_ROWS` rows."""
     if rows.num_rows > FEW_ROWS:
         return False
     try:
@@ -279,23 +278,23 @@ def _have_valid_texts(rows: pa.Table, columns: list[int]) -> bool:
 
 
 def _check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
-    """Reject texts that are not UTF-8. Arrow accepts them silently, but other readers fail on them or change them."""
+    """Reject strings that are not UTF-8. Arrow accepts them silently, but other readers fail or change them."""
     row = 0
     for chunk in values.chunks:
         if not _is_valid(chunk) and (position := _first_invalid(chunk)) is not None:
             refuse_column(
                 table,
                 column,
-                f"has bytes that are not UTF-8 in row {row + position} of these rows; repair them (in Spark with "
-                "make_valid_utf8), or store them in a BINARY column",
+                f"has a string that is not UTF-8 in row {row + position} of these rows; repair it (in Spark with "
+                "make_valid_utf8), or use a BINARY column",
             )
         row += len(chunk)
 
 
 def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Pad or check the texts for the length of their column. Returns the same object if nothing changes.
+    """Fit strings to the length of their column as `TextSize.fit_texts` does, in slices that each fit into an array.
 
-    Padded texts are made in slices that each fit into an array. A row that would become too large is rejected first.
+    A row that would become too large is rejected first.
     """
     sizes = _sizes_with_blanks(values, size)
     if sizes is None:
@@ -304,8 +303,8 @@ def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str)
         refuse_column(
             table,
             column,
-            f"is {size}, so the text in row {int(np.argmax(sizes))} of these rows takes {largest} bytes, and a row may "
-            f"have {arrow_rows.ROW_BYTES_MAX}; make it VARCHAR or STRING",
+            f"is {size}, so the string in row {int(np.argmax(sizes))} of these rows has {largest} bytes, expected at "
+            f"most {arrow_rows.ROW_BYTES_MAX}; change the column to VARCHAR or STRING",
         )
     cuts = arrow_rows.cut_by_size(sizes)
     parts = [_fit_slice(values.slice(a, b - a), size, table, column, a) for a, b in cuts]
@@ -313,7 +312,7 @@ def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str)
 
 
 def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
-    """Return the padded size of each text in bytes; None if all texts surely fit into one array."""
+    """Return the padded size of each string in bytes; None if one array holds all strings."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
         return None
     characters = pc.utf8_length(values).fill_null(size.length).to_numpy()
@@ -323,12 +322,12 @@ def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Si
 
 def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
     try:
-        return size.fitted(values)
+        return size.fit_texts(values)
     except TextTooLongError as error:
         length = len(values[error.row].as_py())
         row = first_row + error.row
         refuse_column(
-            table, column, f"is {size}, and the text in row {row} of these rows has {length} characters; cut it"
+            table, column, f"is {size}, and the string in row {row} of these rows has {length} characters; shorten it"
         )
 
 
@@ -343,7 +342,7 @@ def _is_valid(array: pa.Array) -> bool:
 
 
 def _is_ascii(array: pa.Array) -> bool:
-    """Return whether all bytes of the texts are ASCII, by one vectorised check. Also False for unsorted offsets."""
+    """Return whether all bytes of the strings are ASCII, by one vectorised check. False for unsorted offsets."""
     _, offsets, data = array.buffers()
     if offsets is None or data is None or not len(array):
         return False
@@ -391,7 +390,7 @@ def first_repeated_key(values: pa.ChunkedArray) -> int | None:
 
 
 def _repeating(array: pa.Array) -> Iterator[Indexes]:
-    """Yield the positions of values with such a map."""
+    """Yield the positions of values that contain a map with a duplicate key."""
     if not holds_map(array.type):
         return
     if types.is_struct(array.type):
@@ -411,7 +410,7 @@ def _repeating(array: pa.Array) -> Iterator[Indexes]:
 
 
 def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
-    """Return the positions of keys that occur earlier in the same map."""
+    """Return the positions of keys that occur at an earlier position of the same map."""
     order = np.lexsort((codes, parents))
     is_same = (np.diff(parents[order]) == 0) & (np.diff(codes[order]) == 0)
     repeated: Indexes = order[1:][is_same]
@@ -419,7 +418,7 @@ def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
 
 
 def _codes(keys: pa.Array) -> Indexes:
-    """Return an integer for each key, equal only for equal keys."""
+    """Return an integer for each key. Two integers are equal only if the keys are equal."""
     if types.is_struct(keys.type):
         codes = np.zeros(len(keys), np.int64)
         for child in keys.flatten():

@@ -1,11 +1,11 @@
 """Table schemas: the ids, names, types and nullability of columns. Pure.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
-`schema.ddl` has the table of types; `schema.row_conversion` converts a user's rows to a schema.
+`schema.ddl` defines the types; `schema.row_conversion` converts a user's rows to a schema.
 
-Names of metadata columns that some reader or result adds are reserved. Names compare case-insensitively, as in SQL and
-the lakes. A reserved name is rejected when a column gets it: at creation, adoption, column addition and renaming. An
-older table with such a column remains readable, but results with two columns of the same name are rejected
+The names of the metadata columns that readers add to rows are reserved. Names compare case-insensitively, as in SQL and
+in the lake formats. A reserved name is rejected wherever a column is named: at creation, adoption, column addition and
+renaming. An older table with such a column remains readable, but results with two columns of the same name are rejected
 (`require_distinct_names`).
 """
 
@@ -31,7 +31,7 @@ from streamhouse_spark.schema.nested_fields import FieldIds, count_fields
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
 FOUND: Final = "_found"
-"""The last column of a `lookup`."""
+"""The last column of the result of a `lookup`."""
 INTERNAL: Final = "__streamhouse_"
 """Prefix of columns passed between tasks."""
 
@@ -61,13 +61,13 @@ _ICEBERG: Final = frozenset(
         "_spec_id",
     }
 )
-"""Metadata columns of Iceberg readers, which cannot read a table with such a column."""
+"""Metadata columns of Iceberg readers, which cannot read a table with a column of that name."""
 _PAIMON: Final = frozenset({"_level", "_row_id", "_sequence_number", "_value_kind"})
 _PAIMON_PREFIX: Final = "_key_"
-_PAIMON_ALONE: Final = frozenset({"rowkind"})
-"""Names reserved by Paimon only; a table with an Iceberg lake may use them."""
-_BESIDE_PARTITIONS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "lake_size_bytes"})
-"""Count columns of ``$partitions``, next to the partition columns."""
+_ONLY_PAIMON: Final = frozenset({"rowkind"})
+"""Names that are reserved only in tables with a Paimon lake."""
+_PARTITION_COUNTS: Final = frozenset({"hot_rows", "lake_files", "lake_rows", "lake_size_bytes"})
+"""Columns of ``$partitions`` in addition to the partition columns."""
 
 RESERVED_NAMES: Final = _OURS | _ICEBERG | _PAIMON
 RESERVED_PREFIXES: Final = (INTERNAL, _PAIMON_PREFIX)
@@ -106,9 +106,9 @@ def require_free_name(name: str) -> None:
     if folded in _OURS or folded.startswith(INTERNAL):
         whose = "a metadata column of this package"
     elif folded in _ICEBERG:
-        whose = "a column that readers of Iceberg add"
+        whose = "a metadata column of Iceberg readers"
     elif folded in _PAIMON or folded.startswith(_PAIMON_PREFIX):
-        whose = "a column of Paimon's own"
+        whose = "a metadata column of Paimon"
     else:
         return
     raise SchemaMismatchError(f"the column name '{name}' is reserved for {whose}; rename the column")
@@ -116,41 +116,42 @@ def require_free_name(name: str) -> None:
 
 def require_free_partition_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a partition column cannot have this name."""
-    if name.casefold() in _BESIDE_PARTITIONS:
+    if name.casefold() in _PARTITION_COUNTS:
         raise SchemaMismatchError(
             f"the column name '{name}' is reserved for a column of $partitions; rename the column, or partition by "
-            "others"
+            "other columns"
         )
 
 
 def is_of_paimon(name: str) -> bool:
     """Return whether Paimon files have a column with this name."""
     folded = name.casefold()
-    return folded in _PAIMON | _PAIMON_ALONE or folded.startswith(_PAIMON_PREFIX)
+    return folded in _PAIMON | _ONLY_PAIMON or folded.startswith(_PAIMON_PREFIX)
 
 
 def require_distinct_names(names: Iterable[str], added: Iterable[str], source: str, advice: str = "") -> None:
     """Raise `SchemaMismatchError` if an older table has a column whose name was reserved later.
 
-    ``source`` adds the columns ``added`` to those of the table; ``advice`` is the remedy.
+    ``source`` is the reader or result that adds the columns ``added``; ``advice`` is an alternative remedy.
     """
     folded = {name.casefold() for name in added}
     for name in names:
         if name.casefold() in folded:
             raise SchemaMismatchError(
-                f"{source} has a column '{name}' of its own, and so has the table; rename the table's column{advice}"
+                f"{source} adds a column '{name}', and the table has a column of this name; rename the table's column"
+                f"{advice}"
             )
 
 
 class SparkSchema(Protocol):
-    """A PySpark ``StructType``, recognised by its methods so that pyspark is not imported."""
+    """A PySpark ``StructType``, recognised by its method, because pyspark is not imported."""
 
     def json(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. Its id is never reused for another column of the table, whatever its name."""
+    """A column of a table. Its id is never reused for another column of the table, even if that has the same name."""
 
     id: int
     name: str
@@ -159,15 +160,15 @@ class Column:
     nullable: bool = True
     comment: str | None = None
     default: Default | None = None
-    """The constant or function for new rows whose writer omits the column; None stands for null."""
+    """The constant or function for new rows whose writer omits the column; None means null."""
     size: TextSize | None = None
     """Length of CHAR(n) and VARCHAR(n)."""
     field_ids: FieldIds | None = None
-    """Ids of nested fields; None until a nested field is changed for the first time."""
+    """Ids of nested fields; None until a nested field is changed."""
 
     @property
     def inner_ids(self) -> tuple[int, ...]:
-        """The ids of the nested fields, in the order of `nested_fields.paths`."""
+        """The ids of the nested fields, in the order of `nested_fields.list_field_paths`."""
         return self.all_field_ids.ids
 
     @property
@@ -179,7 +180,7 @@ class Column:
 
     @property
     def default_scalar(self) -> pa.Scalar:
-        """The default as a value of the column's type, null without one.
+        """The default as a value of the column's type, or null.
 
         A default function has a value only within a write, see `streamhouse_spark.schema.defaults.evaluate_defaults`.
         """
@@ -254,13 +255,13 @@ class TableSchema:
             other = by_folded_name.setdefault(column.name.casefold(), column)
             if other is not column:
                 raise SchemaMismatchError(
-                    f"the schema has the columns '{other.name}' and '{column.name}', which are the same name without "
-                    "regard to case; rename one"
+                    f"the schema has the columns '{other.name}' and '{column.name}', expected names that differ "
+                    "case-insensitively; rename one"
                 )
             if holds_variant(column.type) and not is_variant(column.type):
                 raise SchemaMismatchError(
                     f"column '{column.name}' of type {ddl.type_name(column.type)} has VARIANT inside another type; "
-                    "make the whole column VARIANT: its values may be arrays and objects themselves"
+                    "change the whole column to VARIANT, which also holds arrays and objects"
                 )
         if len({column.id for column in self.columns}) != len(self.columns):
             raise SchemaMismatchError(f"the schema uses a column id twice: {[c.id for c in self.columns]}")
@@ -273,9 +274,9 @@ class TableSchema:
         """Create the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
-        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A ``DEFAULT``
-        clause, or Spark's metadata for one, must be a constant or one of a few functions. Names that ``previous``, an
-        older table's schema, already has are not validated.
+        ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A default in DDL or
+        in Spark's metadata must be a constant or a supported function. Column names of ``previous``, the schema of a
+        replaced table, are not validated.
 
         Raises `SchemaMismatchError` for unsupported types, and for reserved or duplicate names.
         """
@@ -312,8 +313,8 @@ class TableSchema:
     def has_field_ids(self) -> bool:
         """Whether a nested field was changed.
 
-        Every stored form of such a schema records this, so that older versions of this package reject it instead of
-        reading nested fields by name.
+        Every stored schema records it, so that older versions of this package reject the schema instead of reading
+        nested fields by name.
         """
         return any(column.field_ids is not None for column in self.columns)
 
@@ -321,8 +322,8 @@ class TableSchema:
     def has_variants(self) -> bool:
         """Whether a column is VARIANT.
 
-        Every stored form of such a schema records this, so that older versions of this package, which lack the type,
-        reject it.
+        Every stored schema records it, so that older versions of this package, which do not support the type, reject
+        the schema.
         """
         return any(is_variant(column.type) for column in self.columns)
 
@@ -330,7 +331,7 @@ class TableSchema:
     def plain_columns(self) -> tuple[Column, ...]:
         """The columns without comments, defaults and other properties that do not affect existing rows.
 
-        If two schemas have equal ones, each row of one is a row of the other.
+        Two schemas with equal plain columns hold the same rows.
         """
         return tuple(replace(c, comment=None, default=None, field_ids=c.all_field_ids) for c in self.columns)
 
@@ -349,31 +350,31 @@ class TableSchema:
         return self._by_folded_name.get(name.casefold()) if isinstance(name, str) else None
 
     def hint(self, name: str) -> str:
-        """Return the end of an error text about an unknown column: the nearest name, and up to 30 column names."""
+        """Return the end of an error about an unknown column: the nearest name, and up to 30 column names."""
         matches = difflib.get_close_matches(str(name)[:128].casefold(), self._by_folded_name, n=1, cutoff=0.6)
         nearest = f"; did you mean '{self._by_folded_name[matches[0]].name}'?" if matches else ";"
         listed = ", ".join(self.names[:30]) + (", …" if len(self.columns) > 30 else "")
         return f"{nearest} The columns are {listed}"
 
     def with_added(self, added: Self, first_id: int) -> Self:
-        """Return the schema with these columns appended, under new ids from ``first_id`` on.
+        """Return the schema with these columns appended. Their new ids start with ``first_id``.
 
-        Raises `SchemaMismatchError` for an existing name, case-insensitively, and for a NOT NULL column, which existing
-        rows cannot have.
+        Raises `SchemaMismatchError` for an existing name, case-insensitively, and for a NOT NULL column, because
+        existing rows have no value for it.
         """
         for column in added.columns:
             if (existing := self.find(column.name)) is not None:
-                raise SchemaMismatchError(f"there is a column '{existing.name}' already; choose another name")
+                raise SchemaMismatchError(f"column '{existing.name}' already exists; choose another name")
             if not column.nullable:
                 raise SchemaMismatchError(
-                    f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; leave NOT "
-                    "NULL out"
+                    f"the new column '{column.name}' is NOT NULL, and existing rows have no value for it; remove NOT "
+                    "NULL"
                 )
         new = (replace(column, id=first_id + i) for i, column in enumerate(added.columns))
         return type(self)((*self.columns, *new))
 
     def with_comments(self, comments: Mapping[str, str | None]) -> Self:
-        """Return the schema with these column comments; None removes one. Raises `SchemaMismatchError`."""
+        """Return the schema with these column comments; None removes a comment. Raises `SchemaMismatchError`."""
         changed = {self.column(name).id: comment for name, comment in comments.items()}
         for name, comment in comments.items():
             if comment is not None and not is_unicode(comment):
@@ -381,15 +382,15 @@ class TableSchema:
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
     def select(self, names: Sequence[str]) -> Self:
-        """Return the schema with only these columns, in this order, with their ids. Raises `SchemaMismatchError`."""
+        """Return the schema of only these columns, in this order. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))
 
 
 def check_column_name(name: str) -> None:
-    """Reject an invalid name for a new column. Raises `SchemaMismatchError`."""
+    """Raise `SchemaMismatchError` for a name that is invalid or reserved."""
     if not name or len(name) > COLUMN_NAME_LENGTH_MAX or not name.isprintable():
         raise SchemaMismatchError(
-            f"{name[:40]!r} cannot name a column; expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
+            f"column name is {name[:40]!r}, expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
         )
     require_free_name(name)
 
@@ -397,7 +398,7 @@ def check_column_name(name: str) -> None:
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
     """Return the canonical type that holds all values of an Arrow type.
 
-    Raises `SchemaMismatchError`, naming the column, if there is none.
+    Raises `SchemaMismatchError`, naming the column, for an unsupported type.
     """
     types = pa.types
     simple = _WIDENED.get(arrow)
@@ -429,9 +430,9 @@ def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
 
 
 def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColumn], list[ddl.DdlColumn]]:
-    """Return the columns to add to a table, and the fields to add inside its columns.
+    """Return the columns to add to a table, and the nested fields to add to its columns.
 
-    Raises `SchemaMismatchError` as `TableSchema.of` does, and for a field with a clause that only columns support.
+    Raises the errors of `TableSchema.of`, and `SchemaMismatchError` for a field with a clause that only columns have.
     """
     columns = _columns_of(schema, paths=True)
     fields = [column for column in columns if column.parents]
@@ -442,7 +443,7 @@ def new_columns(schema: pa.Schema | str | SparkSchema) -> tuple[list[ddl.DdlColu
         if has is not None:
             raise SchemaMismatchError(
                 f"the new field '{'.'.join((*new.parents, new.name))}' has {has}, which only columns can have; "
-                "leave it out, or make it STRING"
+                "leave the clause out, or use STRING"
             )
     return [column for column in columns if not column.parents], fields
 
@@ -467,11 +468,10 @@ def _default_of(column: ddl.DdlColumn) -> Default | None:
 
 
 def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
-    """Return a default padded to the column's length. Raises `SchemaMismatchError` if it is longer, or may be."""
+    """Pad a default to the column's length. Raises `SchemaMismatchError` if the default is, or may be, longer."""
     if size is not None and isinstance(default, DefaultFunction):
         raise SchemaMismatchError(
-            f"the default {default.sql} of column '{name}' may be longer than the column, which is {size}; make the "
-            "column a string"
+            f"the default {default.sql} of column '{name}' may be longer than {size}; change the column to STRING"
         )
     if size is None or not isinstance(default, str):
         return default
@@ -479,7 +479,7 @@ def fit_default(default: Default | None, name: str, size: TextSize | None) -> De
         return size.fit_text(default)
     except TextTooLongError:
         raise SchemaMismatchError(
-            f"the default of column '{name}' has {len(default)} characters, the column is {size}; shorten it"
+            f"the default of column '{name}' has {len(default)} characters, expected {size}; shorten the default"
         ) from None
 
 

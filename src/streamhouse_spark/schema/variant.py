@@ -1,12 +1,11 @@
-"""The VARIANT type: a value of any shape, such as a JSON document, in the binary form of Spark and Parquet.
+"""The VARIANT type: a value of any shape, such as a JSON document, in the binary encoding of Spark and Parquet.
 
-In Arrow, a VARIANT column is a struct of two non-null binaries: ``value``, and ``metadata`` with the names of all
-object fields. Spark marks the second field by metadata. Here the type alone is sufficient, because fields of all other
-structs of a table are nullable. A SQL null is a null struct; a JSON null is a value.
+In Arrow, a VARIANT column is a struct of two non-null binary fields: ``value``, and ``metadata`` with the names of all
+object fields. Spark marks the second field in its Arrow metadata. Tables recognise a VARIANT by its type alone, because
+the fields of their other structs are nullable. A SQL null is a null struct; a JSON null is a value.
 
-`encode_variant` and `decode_variant` convert single values, for rows that are processed one by one. The format is
-version 1 of Parquet's variant binary encoding, as in Spark and Paimon. Object fields are sorted by their UTF-16 names,
-because both use binary search.
+`encode_variant` and `decode_variant` convert single values. The format is version 1 of Parquet's variant binary
+encoding. Object fields are sorted by their UTF-16 names, because Spark and Paimon find fields by binary search.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ VARIANT: Final = pa.struct(
         pa.field(METADATA, pa.binary(), nullable=False, metadata={b"variant": b"true"}),
     ]
 )
-"""Spark's own Arrow form of a variant."""
+"""The Arrow type by which Spark represents a variant."""
 _VERSION: Final = 1
 _VERSION_MASK: Final = 0x0F
 _BINARIES: Final = (pa.binary(), pa.large_binary(), pa.binary_view())
@@ -55,12 +54,12 @@ _MICROSECOND: Final = dt.timedelta(microseconds=1)
 
 
 def is_variant(data_type: pa.DataType) -> bool:
-    """Return whether a type of a table is VARIANT, with or without Spark's mark."""
+    """Return whether the type of a table's column is VARIANT, with or without Spark's mark."""
     return bool(data_type.equals(VARIANT))
 
 
 def is_marked(data_type: pa.DataType) -> bool:
-    """Return whether a user's Arrow type is VARIANT: two binaries, of which the second has Spark's mark."""
+    """Return whether a user's Arrow type is VARIANT: two binary fields, and Spark's mark in the second."""
     if not has_variant_fields(data_type):
         return False
     marks = data_type.field(METADATA).metadata or {}
@@ -68,14 +67,14 @@ def is_marked(data_type: pa.DataType) -> bool:
 
 
 def has_variant_fields(data_type: pa.DataType) -> bool:
-    """Return whether a type is a struct of exactly the two binaries, in any order."""
+    """Return whether a type is a struct of exactly the two binary fields, in any order."""
     if not pa.types.is_struct(data_type) or {field.name for field in data_type} != {VALUE, METADATA}:
         return False
     return data_type.num_fields == 2 and all(field.type in _BINARIES for field in data_type)
 
 
 def is_struct(data_type: pa.DataType) -> bool:
-    """Return whether a type of a table is a struct other than a variant."""
+    """Return whether the type of a table's column is a struct, and not VARIANT."""
     return pa.types.is_struct(data_type) and not is_variant(data_type)
 
 
@@ -87,9 +86,9 @@ def holds_variant(data_type: pa.DataType) -> bool:
 
 
 def as_variant(array: pa.StructArray) -> pa.StructArray:
-    """Convert a struct array with the fields of a variant to VARIANT, without nulls in its parts.
+    """Convert a struct array with the fields of a variant to VARIANT. Nulls in the two fields become empty values.
 
-    Arrow's Parquet writer rejects nulls in the parts even if the variant is null. Raises ``pa.ArrowInvalid`` for a
+    Arrow's Parquet writer rejects nulls in the fields even if the variant is null. Raises ``pa.ArrowInvalid`` for a
     value that is too large.
     """
     parts = [array.field(array.type.get_field_index(field.name)).cast(field.type).fill_null(b"") for field in VARIANT]
@@ -97,7 +96,7 @@ def as_variant(array: pa.StructArray) -> pa.StructArray:
 
 
 def without_null_parts(rows: pa.Table) -> pa.Table:
-    """Return the rows with variants as by `as_variant`, for Parquet files."""
+    """Return the rows with `as_variant` applied to their VARIANT columns, for Parquet files."""
     for place, field in enumerate(rows.schema):
         if is_variant(field.type) and rows.column(place).null_count:
             chunks = [as_variant(chunk) for chunk in rows.column(place).chunks]
@@ -106,9 +105,9 @@ def without_null_parts(rows: pa.Table) -> pa.Table:
 
 
 def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the rows cast to a schema.
+    """Cast rows to a schema.
 
-    Arrow's own cast rejects nulls in the parts of a null variant, which occur in Arrow's columns of nulls.
+    Arrow's cast rejects nulls in the fields of a null variant, which occur in columns that Arrow filled with nulls.
     """
     return without_null_parts(rows).cast(schema)
 
@@ -116,7 +115,7 @@ def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 def first_malformed(values: pa.ChunkedArray) -> int | None:
     """Return the first row with a malformed variant, or None.
 
-    A variant is malformed if a part is null or empty, or if its metadata version is not 1.
+    A variant is malformed if a field is null or empty, or if its metadata version is not 1.
     """
     row = 0
     for chunk in values.chunks:
@@ -131,7 +130,7 @@ def first_malformed(values: pa.ChunkedArray) -> int | None:
 
 
 def _first_bytes(array: pa.StructArray, name: str) -> npt.NDArray[np.int16]:
-    """Return the first byte of each value of a field, -1 for null and empty values."""
+    """Return the first byte of each value of a field; -1 for null and empty values."""
     part = array.field(name)
     first_bytes = np.full(len(part), -1, np.int16)
     offsets, data = part.buffers()[1:]
@@ -146,12 +145,12 @@ def _first_bytes(array: pa.StructArray, name: str) -> npt.NDArray[np.int16]:
 
 
 def encode_variant(value: Any) -> dict[str, bytes]:
-    """Return the two binaries of a value.
+    """Encode a value as the two binary fields of a variant.
 
     Supports None (JSON null), bool, int, float, Decimal, str, bytes, date, datetime, and lists, tuples and mappings of
-    these. A dict of the two binaries, and an object with attributes ``value`` and ``metadata``, such as PySpark's
-    ``VariantVal``, are passed through. Raises ``TypeError`` for other values, ``ValueError`` for one that is too large
-    or too deep.
+    them. A dict of the two fields, and an object with attributes ``value`` and ``metadata``, such as PySpark's
+    ``VariantVal``, are already encoded. Raises ``TypeError`` for other types, ``ValueError`` for a value that is too
+    large or too deeply nested.
     """
     parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     body, metadata = parts.get(VALUE), parts.get(METADATA)
@@ -161,7 +160,7 @@ def encode_variant(value: Any) -> dict[str, bytes]:
     body = _encode_value(value, names, 0)
     metadata = _metadata([name.encode() for name in names])
     if max(len(body), len(metadata)) > BYTES_MAX:
-        raise ValueError(f"it takes {max(len(body), len(metadata))} bytes, at most {BYTES_MAX} are possible")
+        raise ValueError(f"it has {max(len(body), len(metadata))} bytes, expected at most {BYTES_MAX}")
     return {VALUE: body, METADATA: metadata}
 
 
@@ -205,8 +204,9 @@ def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # no
             return _object(value, names, depth)
         case list() | tuple():
             items = [_encode_value(item, names, depth + 1) for item in value]
-            return _header(_few(items) | _width(sum(map(len, items))) - 1, _ARRAY) + _encode_list(items)
-    raise TypeError(f"a {type(value).__name__} is no value of a variant")
+            many = 4 if len(items) > _FEW_MAX else 0
+            return _header(many | _width(sum(map(len, items))) - 1, _ARRAY) + _encode_list(items)
+    raise TypeError(f"a {type(value).__name__} cannot be stored in a variant")
 
 
 def _header(kind: int, basic: int = _PRIMITIVE) -> bytes:
@@ -215,11 +215,6 @@ def _header(kind: int, basic: int = _PRIMITIVE) -> bytes:
 
 def _width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
-
-
-def _few(items: list[bytes]) -> int:
-    """Return the header bit that marks an array with many items."""
-    return 4 if len(items) > _FEW_MAX else 0
 
 
 def _encode_list(items: list[bytes], ids: bytes = b"") -> bytes:
@@ -236,7 +231,7 @@ def _encode_list(items: list[bytes], ids: bytes = b"") -> bytes:
 def _object(value: Mapping[Any, Any], names: dict[str, int], depth: int) -> bytes:
     for name in value:
         if not isinstance(name, str):
-            raise TypeError(f"an object has a name of type {type(name).__name__}, expected a text")
+            raise TypeError(f"an object has a name of type {type(name).__name__}, expected a string")
         name.encode()
         names.setdefault(name, len(names))
     fields = sorted(value, key=lambda name: name.encode("utf-16-be"))
@@ -257,7 +252,7 @@ def _integer(value: int) -> bytes:
 def _decimal(value: Decimal) -> bytes:
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
-        raise ValueError(f"the decimal {value} is no number")  # noqa: TRY004 - an invalid value, not an invalid type
+        raise ValueError(f"the decimal {value} is not a number")  # noqa: TRY004 - an invalid value, not an invalid type
     if abs(exponent) > _DIGITS_MAX:
         raise ValueError(f"the decimal {value} has more than {_DIGITS_MAX} digits")
     unscaled: int = int("".join(map(str, digits))) * 10 ** max(exponent, 0)
@@ -285,16 +280,19 @@ def decode_variant(value: bytes, metadata: bytes) -> Any:
     """
     try:
         return _Reader(value, metadata).value(0, 0)
-    except (IndexError, struct.error, OverflowError, UnicodeDecodeError) as error:
-        raise ValueError(f"no variant: {error}") from error
+    except (IndexError, struct.error, OverflowError, ValueError) as error:
+        raise ValueError(f"unreadable variant: {error}") from error
 
 
 def readable_value(value: Mapping[str, bytes], column: str) -> Any:
-    """Decode the two binaries of a variant. Raises `CorruptDataError` for malformed bytes."""
+    """Decode the two fields of a variant, with decimals as plain numbers if that is exact.
+
+    Raises `CorruptDataError` for malformed bytes.
+    """
     try:
         return _as_numbers(decode_variant(value[VALUE], value[METADATA]))
     except ValueError as error:
-        raise CorruptDataError(f"column '{column}' has a value that is {error}; leave the column out") from error
+        raise CorruptDataError(f"column '{column}' has an {error}; leave the column out") from error
 
 
 def _as_numbers(value: Any) -> Any:
@@ -314,20 +312,20 @@ def _as_numbers(value: Any) -> Any:
 class _Reader:
     def __init__(self, value: bytes, metadata: bytes) -> None:
         if not metadata or metadata[0] & 0x0F != 1:
-            raise ValueError("no variant: its metadata has another version than 1")
+            raise ValueError("the metadata version is not 1")
         self._value = value
         width = (metadata[0] >> 6) + 1
         number = _read_unsigned(metadata, 1, width)
         at = 1 + width
         if at + (number + 1) * width > len(metadata):
-            raise ValueError("no variant: its metadata is cut")
+            raise ValueError("the metadata is truncated")
         ends = [_read_unsigned(metadata, at + i * width, width) for i in range(number + 1)]
         text = metadata[at + (number + 1) * width :]
         self._names = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
 
     def value(self, at: int, depth: int) -> Any:
         if depth > DEPTH_MAX:
-            raise ValueError(f"no variant that is shown here: it is nested deeper than {DEPTH_MAX}")
+            raise ValueError(f"nested deeper than {DEPTH_MAX}")
         basic, kind = self._value[at] & 3, self._value[at] >> 2
         if basic == _SHORT_TEXT:
             return self._bytes(at + 1, kind).decode()
@@ -340,7 +338,7 @@ class _Reader:
             return {_NULL: None, _TRUE: True, _FALSE: False}[kind]
         reader = _SCALARS.get(kind)
         if reader is None:
-            raise ValueError(f"no variant that is known here: it has a value of type {kind}")
+            raise ValueError(f"unknown type {kind}")
         return reader(self, at + 1)
 
     def _object(self, at: int, kind: int, depth: int) -> dict[str, Any]:
@@ -351,18 +349,18 @@ class _Reader:
         return {name: self.value(begin + end, depth + 1) for name, end in zip(names, ends, strict=False)}
 
     def _ends(self, at: int, number_width: int, id_width: int, width: int) -> tuple[int, list[int]]:
-        """Return where the items start, and the offsets of each and of their end."""
+        """Return where the items start, and the offset of each item and of the end."""
         number = _read_unsigned(self._value, at, number_width)
         first = at + number_width + number * id_width
         begin = first + (number + 1) * width
         if begin > len(self._value):
-            raise ValueError("no variant: it is cut")
+            raise ValueError("the value is truncated")
         return begin, [_read_unsigned(self._value, first + i * width, width) for i in range(number + 1)]
 
     def _bytes(self, at: int, length: int) -> bytes:
         data = self._value[at : at + length]
         if len(data) != length:
-            raise ValueError("no variant: it is cut")
+            raise ValueError("the value is truncated")
         return data
 
     def read_signed(self, at: int, width: int) -> int:
@@ -412,5 +410,5 @@ _SCALARS: Final[dict[int, Callable[[_Reader, int], Any]]] = {
 
 def _read_unsigned(data: bytes, at: int, width: int) -> int:
     if at + width > len(data):
-        raise ValueError("no variant: it is cut")
+        raise ValueError("the value is truncated")
     return int.from_bytes(data[at : at + width], "little")

@@ -1,8 +1,8 @@
-"""Access rights of a server: its clients, the tables that each may read or write, and their tokens.
+"""Access control of a server: its clients, the tables that they may read or write, and their tokens.
 
-Clients come from a token file (``--token-file``), a file of rights (``--access``), or an identity provider of that file
-(OpenID Connect; RFC 7519, RFC 9068), whose signed tokens are validated locally. Its public keys are fetched if a token
-uses an unknown key, but at most once per `_REFRESH_MS`, so that forged tokens cannot overload the provider.
+Clients are defined in a token file (``--token-file``) or an access file (``--access``). An access file may also name an
+identity provider (OpenID Connect; RFC 7519, RFC 9068), whose signed tokens are validated locally. Its public keys are
+fetched if a token uses an unknown key, but at most once per `_REFRESH_MS`, so that forged tokens cannot overload it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from streamhouse_spark.config.table_properties import VIEW
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock, try_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TableName, TablePath
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import (
     InvalidNameError,
     InvalidOptionError,
@@ -47,17 +47,17 @@ if TYPE_CHECKING:
 Right = Literal["read", "write"]
 _ALL: Final = "*"
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Public-key algorithms. With a shared secret, the server itself could issue tokens."""
+"""Public-key algorithms. With a shared secret, the server could issue tokens."""
 OIDC_PREFIX: Final = "oidc:"
-"""Prefix of client names that come from a provider, so that they never equal the name of a token's client."""
+"""Prefix of the names of a provider's clients, so that they differ from the names in the access file."""
 _LEEWAY_S: Final = 60
 _REFRESH_MS: Final = 60_000
 _AGE_MS_MAX: Final = 3_600_000
-"""Age at which keys are fetched again: the provider may have revoked one."""
-_ANSWER_BYTES_MAX: Final = 1 << 20
+"""Age at which keys are fetched again, because the provider may have revoked a key."""
+_RESPONSE_BYTES_MAX: Final = 1 << 20
 _TIMEOUT_S: Final = 5
 _MALFORMED_TOKEN_ERRORS: Final = (ArithmeticError, LookupError, RecursionError, TypeError, ValueError)
-"""Errors of malformed tokens in addition to the library's own, such as times that are not numbers."""
+"""Errors for malformed tokens in addition to those of the library, such as for times that are not numbers."""
 _DEFINITION_SUFFIXES: Final = ("lineage", "options")
 """System tables that contain the query of a materialized table or the names of its sources."""
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
@@ -75,7 +75,7 @@ _OIDC: Final = ("issuer", "audience", "jwks_url", "groups_claim", "name_claim")
 
 @dataclass(frozen=True, slots=True)
 class TableGrant:
-    """The tables of a grant: one table, one database, or all. None matches everything."""
+    """The tables of a grant: one table, all tables of a database, or all tables. None matches any name."""
 
     database: str | None = None
     table: str | None = None
@@ -96,23 +96,23 @@ def parse_pattern(text: str) -> TableGrant:
         return TableGrant(parse_database(database))
     name = parse_table_name(text)
     if name.suffix is not None:
-        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with all that it shows; leave out ${name.suffix}")
+        raise InvalidNameError(f"{text[:80]!r}: rights on a table include its system tables; leave out ${name.suffix}")
     if name.path.branch is not None:
-        raise InvalidNameError(f"{text[:80]!r}: a right is on a table with its branches; say {name.path.base}")
+        raise InvalidNameError(f"{text[:80]!r}: rights on a table include its branches; use {name.path.base}")
     return TableGrant(name.path.database, name.path.table)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client of the server, and the tables that it may read or write. Write includes read."""
+    """A client of the server, with the tables that it may read or write. Write includes read."""
 
     name: str
     readable: tuple[TableGrant, ...] = ()
     writable: tuple[TableGrant, ...] = ()
     requests_per_s: float | None = None
-    """None for the server's limit per client."""
+    """Rate limit; None for the server's limit per client."""
     ends_s: float | None = None
-    """Unix time at which the client's token expires; None for one that does not."""
+    """Unix time at which the client's token expires, or None."""
 
     def can(self, right: Right, path: TablePath) -> bool:
         granted = self.writable if right == "write" else (*self.readable, *self.writable)
@@ -135,24 +135,25 @@ ANONYMOUS: Final = Client("anybody", writable=(ALL_TABLES,))
 
 
 def require_right(client: Client, right: Right, path: TablePath) -> None:
-    """Raise `NotAuthorizedError` for a table that the client may read but not write, else `TableNotFoundError`.
+    """Raise an error if the client does not have the right on a table.
 
-    A table that it may not read raises the latter whether it exists or not, without any storage request.
+    Raises `NotAuthorizedError` if the client may read the table but not write it, and `TableNotFoundError` if it may
+    not read the table, whether or not the table exists. Sends no storage request.
     """
     if not client.can("read", path):
         raise table_not_found(client, path)
     if not client.can(right, path):
         raise NotAuthorizedError(
-            f'the client {client.name} may not {right} {path}; ask for a right on it: {right} = ["{path}"] in the '
-            "server's file of rights"
+            f'the client {client.name} may not {right} {path}; request the right, {right} = ["{path}"] in the '
+            "server's access file"
         )
 
 
 def can_see_definition(client: Client, state: TableState) -> bool:
     """Return whether the client may see the query of a materialized table, which names its sources.
 
-    The client must have the right to read every source. Before the first refresh the sources are unknown, so only a
-    client that may read all tables sees the query.
+    The client must have the right to read every source. Before the first refresh, the sources are unknown, and only
+    clients that may read all tables see the query.
     """
     if VIEW not in state.properties or client.can_read_all():
         return True
@@ -163,24 +164,24 @@ def can_see_definition(client: Client, state: TableState) -> bool:
 
 
 def require_definition(client: Client, name: TableName, state: TableState) -> None:
-    """Raise `TableNotFoundError` for a system table that names sources of a materialized table, if one is hidden."""
+    """Raise `TableNotFoundError` for a system table that shows a view's definition, if the client may not see that."""
     if name.suffix in _DEFINITION_SUFFIXES and not can_see_definition(client, state):
         raise table_not_found(client, name)
 
 
 def table_not_found(client: Client, path: TablePath | TableName) -> TableNotFoundError:
-    """Return the error of a table that a client cannot see, equal to that of a missing table."""
+    """Return the error for a table that does not exist, or that a client may not see."""
     return TableNotFoundError(
-        f"table {path} does not exist, or the client {client.name} has no right on it; ask for a right, or for one of "
-        "the tables that are listed"
+        f"table {path} does not exist, or the client {client.name} has no right on it; request the right, or use a "
+        "listed table"
     )
 
 
 def database_not_found(client: Client, database: str) -> TableNotFoundError:
-    """Return the error of a database that a client cannot see, equal to that of a missing database."""
+    """Return the error for a database that does not exist, or that a client may not see."""
     return TableNotFoundError(
-        f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; ask for "
-        "a right, or for one of the databases that are listed",
+        f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; request "
+        "a right, or use a listed database",
         condition="DATABASE_NOT_FOUND",
     )
 
@@ -188,9 +189,9 @@ def database_not_found(client: Client, database: str) -> TableNotFoundError:
 def hide_names(
     error: StreamhouseError, client: Client, table: str | None, exists: Callable[[str], bool]
 ) -> StreamhouseError:
-    """Return the error to send to a client for an error about a table.
+    """Return the error to send to a client instead of an error about a table.
 
-    The error of a missing table may suggest other tables or its new name, which the client may not see.
+    The error for a missing table may suggest other tables, or the new name of the table, which the client may not see.
     """
     if table is None or not isinstance(error, TableNotFoundError) or client.can_read_all():
         return error
@@ -201,7 +202,7 @@ def hide_names(
 
 
 def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
-    """Return one client with the rights of all, such as of the groups of a person."""
+    """Return a client with the rights of several clients, such as of a user's groups."""
     rates = [client.requests_per_s for client in clients if client.requests_per_s is not None]
     return Client(
         name,
@@ -224,13 +225,13 @@ class TokenIssuer:
     name_claim: str = "sub"
 
     def client_of(self, token: str) -> Client | None:
-        """Return the client of a token, with the rights of all its groups; None for an invalid token.
+        """Return the client of a token, with the rights of the user's groups; None for an invalid token.
 
         Raises `StorageError` if the token's key is unknown and the provider does not respond.
         """
         try:
             claims = self._claims(token)
-            if claims is None or not math.isfinite(claims["exp"]):  # raises `TypeError` for text
+            if claims is None or not math.isfinite(claims["exp"]):  # raises `TypeError` for a string
                 return None
             claim = claims.get(self.groups_claim, [])
             names = claim.split() if isinstance(claim, str) else claim if isinstance(claim, list) else []
@@ -241,7 +242,7 @@ class TokenIssuer:
             return None
 
     def _claims(self, token: str) -> Mapping[str, Any] | None:
-        """Return the claims of a token with valid signature, issuer, audience and times; None for any other."""
+        """Return the claims of a token; None if its signature, issuer, audience or times are invalid."""
         import jwt
 
         try:
@@ -263,7 +264,7 @@ class TokenIssuer:
 
 
 class SigningKeys:
-    """Public keys of a provider by key id. Safe for threads."""
+    """The public keys of an identity provider, by key id. Safe for threads."""
 
     def __init__(self, issuer: str, jwks_url: str | None, clock: Clock, fetch: Fetch | None = None) -> None:
         for url in (issuer, jwks_url):
@@ -279,9 +280,9 @@ class SigningKeys:
         self._failure: str | None = None
 
     def find_key(self, name: str) -> PyJWK | None:
-        """Return the key with an id; None if unknown. A provider's single key without an id matches tokens without one.
+        """Return the key with this id, or None. If the provider has one key, tokens may omit the id.
 
-        Raises `StorageError` if it is unknown and the provider did not respond.
+        Raises `StorageError` if the key is unknown and the provider did not respond.
         """
         key = self._find_key(name)
         if key is not None:
@@ -296,8 +297,8 @@ class SigningKeys:
             key = self._find_key(name)
             if key is None and self._failure is not None:
                 raise StorageError(
-                    f"the keys of {self._issuer} could not be fetched: {self._failure}; tokens that it signed with "
-                    "other keys cannot be checked until it answers",
+                    f"cannot fetch the keys of {self._issuer}: {self._failure}; retry when the identity provider "
+                    "responds",
                     condition="IDENTITY_PROVIDER_UNAVAILABLE",
                 )
             return key
@@ -311,7 +312,7 @@ class SigningKeys:
         return self._keys.get(name)
 
     def _fetch_keys(self) -> None:
-        """Fetch the keys. On failure the previous keys stay."""
+        """Fetch the keys. If that fails, the previous keys stay."""
         import jwt
 
         self._fetched_ms = self._clock.boot_ms()
@@ -324,10 +325,10 @@ class SigningKeys:
             self._failure = str(error)
 
     def _discover_keys_url(self) -> str:
-        """Return the provider's URL of its keys (OpenID Connect Discovery 1.0, section 4)."""
+        """Return the URL of the provider's keys (OpenID Connect Discovery 1.0, section 4)."""
         document = _parse_object(self._fetch(f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"))
         if document.get("issuer") != self._issuer:
-            raise ValueError(f"it reports the issuer {str(document.get('issuer'))[:200]!r}")
+            raise ValueError(f"the issuer is {str(document.get('issuer'))[:200]!r}")
         url = str(document.get("jwks_uri"))
         require_secure(url)
         return url
@@ -338,29 +339,29 @@ def require_secure(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         return
-    raise InvalidOptionError(f"{url[:200]!r}: keys of an identity provider require https; give such a URL")
+    raise InvalidOptionError(f"the URL of an identity provider is {url[:200]!r}, expected https")
 
 
 def fetch_body(url: str) -> bytes:
-    """Return the body of a response. Raises `OSError`."""
+    """Fetch a URL and return the body of the response. Raises `OSError`."""
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310 - `require_secure`
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
-        body: bytes = answer.read(_ANSWER_BYTES_MAX + 1)
-    if len(body) > _ANSWER_BYTES_MAX:
-        raise OSError(f"the answer of {url} has more than {_ANSWER_BYTES_MAX >> 20} MiB")
+    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as before
+        body: bytes = response.read(_RESPONSE_BYTES_MAX + 1)
+    if len(body) > _RESPONSE_BYTES_MAX:
+        raise OSError(f"the response of {url} has more than {_RESPONSE_BYTES_MAX >> 20} MiB")
     return body
 
 
 def _parse_object(text: bytes) -> dict[str, Any]:
     value = json.loads(text)
     if not isinstance(value, dict):
-        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - bad data, not a wrong call
+        raise ValueError("the response is not a JSON object")  # noqa: TRY004 - invalid data
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The clients of a server by token, and its token issuer. Without either, everybody may do everything."""
+    """The clients of a server by token, and its token issuer. Without both, every request has all rights."""
 
     clients: Mapping[bytes, Client] = field(default_factory=dict, repr=False)
     """SHA-256 of a token → its client."""
@@ -375,8 +376,8 @@ class Access:
     def client_of(self, authorization: str | None) -> Client | None:
         """Return the client of an ``Authorization`` header; None without a valid token.
 
-        All tokens are compared in constant time, so that response times reveal nothing. May request the issuer's keys,
-        so do not call it in an event loop. Raises `StorageError` if the issuer does not respond.
+        Compares all tokens in constant time, so that response times reveal nothing. Must not be called in an event
+        loop, because it may request the issuer's keys. Raises `StorageError` if the issuer does not respond.
         """
         if self.is_open:
             return ANONYMOUS
@@ -403,9 +404,9 @@ def digest_of(token: str) -> bytes:
 
 
 def parse_tokens(path: str) -> Access:
-    """Read a token file: one ``read TOKEN`` or ``write TOKEN`` per line, for all tables; write includes read.
+    """Read a token file, whose lines ``read TOKEN`` and ``write TOKEN`` grant rights on all tables.
 
-    Raises `InvalidOptionError` for an unreadable file or a malformed line. No error contains a token.
+    Raises `InvalidOptionError` for an unreadable file or a malformed line. Errors never contain a token.
     """
     lines = _read_text(path, "--token-file").splitlines()
     clients: dict[bytes, Client] = {}
@@ -416,7 +417,7 @@ def parse_tokens(path: str) -> Access:
         if len(words) != 2 or words[0] not in _RIGHTS or len(words[1]) < _TOKEN_CHARS_MIN:
             raise InvalidOptionError(
                 f"--token-file {path}, line {number}: expected 'read TOKEN' or 'write TOKEN' with a token of at least "
-                f"{_TOKEN_CHARS_MIN} characters; make one with: openssl rand -hex 32"
+                f"{_TOKEN_CHARS_MIN} characters; create a token with: openssl rand -hex 32"
             )
         grants = ((ALL_TABLES,), ()) if words[0] == "read" else ((), (ALL_TABLES,))
         clients[digest_of(words[1])] = Client(f"line {number}", *grants)
@@ -426,15 +427,15 @@ def parse_tokens(path: str) -> Access:
 
 
 def parse_access(path: str, clock: Clock) -> Access:
-    """Read a TOML file of rights: ``[clients.<name>]``, ``[groups.<name>]``, ``[oidc]``, ``requests_per_second``.
+    """Read an access file in TOML: ``[clients.<name>]``, ``[groups.<name>]``, ``[oidc]``, ``requests_per_second``.
 
-    Raises `InvalidOptionError` for an unreadable file or an unknown name: a misspelt right must not be ignored
-    silently.
+    Raises `InvalidOptionError` for an unreadable file, and for an unknown name, because misspelt rights must not be
+    ignored.
     """
     try:
         document = tomllib.loads(_read_text(path, "--access"))
     except tomllib.TOMLDecodeError as error:
-        raise InvalidOptionError(f"--access {path} is not valid TOML: {error}; fix that line") from error
+        raise InvalidOptionError(f"--access {path} is not valid TOML: {error}; correct the line") from error
     return _Parser(path, clock).access(document)
 
 
@@ -450,23 +451,19 @@ class _Parser:
             where = f"[clients.{name}]"
             self._require_known(fields, _CLIENT, where)
             if name.startswith(OIDC_PREFIX):
-                raise self._error(
-                    f"{where}: names that start with {OIDC_PREFIX} are reserved for [oidc]; choose another"
-                )
+                raise self._error(f"{where}: names with the prefix {OIDC_PREFIX} are reserved; choose another name")
             digest = fields.get("token_sha256")
             if not isinstance(digest, str) or not _DIGEST.match(digest):
                 raise self._error(
-                    f"{where} needs token_sha256, the SHA-256 of its token as 64 hexadecimal digits in lower case; "
-                    "make it with: printf %s TOKEN | sha256sum"
+                    f"{where} requires token_sha256, the SHA-256 of the client's token as 64 hexadecimal digits in "
+                    "lower case; compute it with: printf %s TOKEN | sha256sum"
                 )
             if bytes.fromhex(digest) in clients:
-                raise self._error(f"{where} has the token of another client; give each client its own")
+                raise self._error(f"{where} has the token of another client; use one token per client")
             clients[bytes.fromhex(digest)] = self._client(name, fields, where)
         issuer = self._issuer(document)
         if not clients and issuer is None:
-            raise self._error(
-                "there is neither a client nor [oidc], so nobody could use the server; add [clients.<name>]"
-            )
+            raise self._error("found neither a client nor [oidc]; add [clients.<name>]")
         return Access(clients, issuer, self._rate(document, ""))
 
     def _issuer(self, document: Mapping[str, Any]) -> TokenIssuer | None:
@@ -476,16 +473,16 @@ class _Parser:
             groups[name] = self._client(name, fields, f"[groups.{name}]")
         if "oidc" not in document:
             if groups:
-                raise self._error("[groups] needs [oidc], which is missing; add it")
+                raise self._error("[groups] requires [oidc], which is missing; add it")
             return None
         fields = document["oidc"]
         if not isinstance(fields, dict):
-            raise self._error("oidc is not a section; write [oidc] and its settings below it")
+            raise self._error("oidc is not a section; write [oidc], and its settings in the lines below")
         self._require_known(fields, _OIDC, "[oidc]")
         texts = {name: self._word(fields, name) for name in _OIDC if name in fields}
         for name in ("issuer", "audience"):
             if name not in texts:
-                raise self._error(f"[oidc] needs {name}, to reject tokens for other servers; add it")
+                raise self._error(f"[oidc] requires {name}, to reject tokens for other servers; add it")
         keys = SigningKeys(texts["issuer"], texts.get("jwks_url"), self._clock)
         claims = {name: texts[name] for name in ("groups_claim", "name_claim") if name in texts}
         return TokenIssuer(texts["issuer"], texts["audience"], groups, keys, **claims)
@@ -497,7 +494,7 @@ class _Parser:
     def _patterns(self, patterns: object, where: str) -> tuple[TableGrant, ...]:
         if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
             raise self._error(
-                f'{where} is not a list of tables; write for example {where.rpartition(" ")[2]} = ["sales.*"]'
+                f'{where} is not a list of tables; write, for example, {where.rpartition(" ")[2]} = ["sales.*"]'
             )
         try:
             return tuple(parse_pattern(pattern) for pattern in patterns)
@@ -515,20 +512,22 @@ class _Parser:
     def _tables(self, document: Mapping[str, Any], section: str) -> Mapping[str, Mapping[str, Any]]:
         tables = document.get(section, {})
         if not isinstance(tables, dict) or not all(isinstance(fields, dict) for fields in tables.values()):
-            raise self._error(f"{section} is not a section of names; write [{section}.<name>] and its rights below")
+            raise self._error(
+                f"{section} is not a section of names; write [{section}.<name>], and the rights in the lines below"
+            )
         return tables
 
     def _word(self, fields: Mapping[str, Any], name: str) -> str:
         value = fields[name]
         if not isinstance(value, str) or not value:
-            raise self._error(f"[oidc] {name} is {str(value)[:40]!r}, expected a text; write it in quotes")
+            raise self._error(f"[oidc] {name} is {str(value)[:40]!r}, expected a string; write it in quotes")
         return value
 
     def _require_known(self, fields: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
         for name in fields:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+                hint = f"did you mean {near[0]}?" if near else f"expected {', '.join(names)}"
                 raise self._error(f"{where} {name[:60]!r} is unknown; {hint}".lstrip())
 
     def _error(self, text: str) -> InvalidOptionError:
@@ -536,13 +535,13 @@ class _Parser:
 
 
 class ReloadingAcl:
-    """Access rights that follow their file: a right that is removed there ends within seconds, without a restart.
+    """Access rights that are reloaded within seconds after their file changed.
 
-    An invalid file changes nothing and is logged. Safe for threads.
+    An invalid file is logged, and the previous rights stay. Safe for threads.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Raises `InvalidOptionError` like `parse_access`."""
+        """Raises the errors of `parse_access`."""
         self._path = path
         self._clock = clock
         self._lock = new_lock()

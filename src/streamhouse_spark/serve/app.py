@@ -34,11 +34,11 @@ from streamhouse_spark.warehouse.table_batch import open_all
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 REFRESH_MS: Final = 2_000
-"""Time for which all clients share one description of the tables."""
+"""Time for which the description of the tables is cached."""
 logger = logging.getLogger(__name__)
 API: Final = "/api/v1"
 _PUBLIC_PATHS: Final = ("/", HEALTH, f"{ICEBERG}/v1/config", f"{API}/openapi.json")
-"""Paths that need no token: they reveal nothing about the warehouse."""
+"""Paths that require no token, because they reveal nothing about the warehouse."""
 _AREAS: Final = ("iceberg", "api", "metrics", "health", "page")
 
 
@@ -61,7 +61,7 @@ class Overview:
         ]
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """Return a description of each table. An unreadable table has an ``error``."""
+        """Return the descriptions of all tables. The description of an unreadable table has an ``error``."""
         with self._lock:
             now_ms = self._warehouse.world.clock.boot_ms()
             if self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_MS:
@@ -80,7 +80,7 @@ class Overview:
         return server_measures(self.tables(), self._counts)
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
-        """Return the page: it has no data of the warehouse, and requests them with the reader's token."""
+        """Return the overview page, which contains no data and requests it with the user's token."""
         text = files("streamhouse_spark.serve").joinpath("page.html").read_text(encoding="utf-8")
         policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
         return HTMLResponse(text, headers={"Content-Security-Policy": policy, "X-Frame-Options": "DENY"})
@@ -93,9 +93,7 @@ class Overview:
         return [description for description in self.tables() if client.filter_readable([str(description["table"])])]
 
     def _metrics(self, request: Request) -> Response:
-        """Return the metrics of the tables that a client may read; those of the process only if it may read all
-        tables.
-        """
+        """Return metrics of the tables that a client may read, and of the process if it may read all tables."""
         client = client_of(request)
         sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
@@ -105,7 +103,7 @@ class Overview:
 
 
 def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starlette:
-    """Build the application. It keeps no state that another process would miss, so any number of them may run."""
+    """Build the application. It has no state that other servers need, so several servers may run concurrently."""
     options = options or ServeOptions()
     clock = warehouse.world.clock
     admission = Admission(options.access, clock)

@@ -1,4 +1,4 @@
-"""Audit log of a server: one JSON line per request that needs a right, never a token or a row."""
+"""Audit log of a server: one JSON line per request that requires a right. It never contains tokens or rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _REJECTED: Final = (401, 403, 421, 429)
 
 
 class AuditLog:
-    """Appends lines to a file that log rotation may move while the server runs. Safe for threads.
+    """Appends lines to a file, which log rotation may move while the server runs. Safe for threads.
 
-    Each line is one write at the end of the file, so several servers of one host may share it.
+    Each line is appended by one write, so several servers of a host may share the file.
     """
 
     def __init__(self, path: str, clock: Clock) -> None:
-        """Open the file; a new file is readable by its owner only. Raises `InvalidOptionError` if that fails."""
+        """Open the file. Only its owner may read a new file. Raises `InvalidOptionError` if that fails."""
         require_writable(path)
         self._clock = clock
         self._path = path
@@ -39,7 +39,7 @@ class AuditLog:
         self._file.handleError = self._log_failure  # type: ignore[method-assign]
 
     def write(self, fields: Mapping[str, Any]) -> None:
-        """Append a line. A full disk fails no request: the server's log reports it."""
+        """Append a line. If that fails, the error is logged, and the request continues."""
         now = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC)
         line = {"time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"), **fields}
         text = json.dumps(line, ensure_ascii=True)
@@ -60,7 +60,7 @@ class AuditLog:
         is_denied: bool,
         **more: object,
     ) -> None:
-        """Append the line of a request that needs a right or was rejected; other requests have none."""
+        """Append a line if the request required a right or was rejected."""
         is_rejected = status in _REJECTED
         if right is None and not is_rejected:
             return
@@ -78,7 +78,7 @@ class AuditLog:
         self._file.close()
 
     def _log_failure(self, record: logging.LogRecord) -> None:
-        logger.error("the audit log %s could not be written; this line is not in it: %s", self._path, record.msg)
+        logger.error("cannot write to the audit log %s, which misses the line: %s", self._path, record.msg)
 
 
 def require_writable(path: str) -> None:
@@ -96,4 +96,4 @@ def require_writable(path: str) -> None:
 
 
 def _not_writable_error(path: str, reason: str) -> InvalidOptionError:
-    return InvalidOptionError(f"--audit-log {path} cannot be written: {reason}; give a file that can")
+    return InvalidOptionError(f"--audit-log {path} is not writable: {reason}; specify a writable file")

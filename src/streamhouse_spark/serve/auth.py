@@ -1,6 +1,6 @@
-"""The way of an HTTP request to its handler: same-site check, authentication, rate limit, right, and audit log.
+"""Checks of an HTTP request before its handler: same-site check, authentication, rate limit, right, and audit log.
 
-`Guard` identifies the client of every request, and the routes of `make_route` check its right on the requested table.
+`Guard` authenticates the client of a request, and the routes of `make_route` check its right on the requested table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Access, AccessOf, Client, Right, hide_names, require_right
 from streamhouse_spark.serve.audit import AuditLog
@@ -28,11 +28,11 @@ from streamhouse_spark.serve.same_site import AllowedSites, Refusal
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _BURST_S: Final = 2.0
-"""Seconds' worth of requests that a client may send at once after a pause."""
+"""After a pause, a client may send the requests of this time in a burst."""
 _CLIENTS_MAX: Final = 10_000
-"""Number of clients that are remembered. A forgotten client starts with a full bucket."""
+"""Maximum number of token buckets. A client without a bucket starts with a full one."""
 _WRONG_TOKENS_PER_S: Final = 5.0
-"""Requests without a valid token that an address may send per second; more get status 429."""
+"""Requests without a valid token per address and second. Further requests are rejected with status 429."""
 ICEBERG: Final = "/iceberg"
 HEALTH: Final = "/health"
 _CONDITIONS: Final = {
@@ -41,11 +41,11 @@ _CONDITIONS: Final = {
     421: ("UNKNOWN_HOST", "BadRequestException"),
     429: ("TOO_MANY_REQUESTS", "TooManyRequestsException"),
 }
-"""Status → the condition of our own API, and the exception of Iceberg clients."""
+"""Status → the error condition of our API, and the exception of Iceberg clients."""
 
 
 class RateLimit:
-    """A token bucket (Turner 1986) per client. Safe for threads; counts in this process alone."""
+    """A rate limit per client, by token buckets (Turner 1986) of this process. Safe for threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -53,10 +53,7 @@ class RateLimit:
         self._buckets: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def wait_s(self, client: str, requests_per_s: float) -> int:
-        """Count a request of ``client``. Return 0 if it may proceed, else the whole seconds until a retry.
-
-        A rejected request is not counted.
-        """
+        """Count a request and return 0, or reject the request and return the whole seconds until a retry."""
         capacity = max(1.0, requests_per_s * _BURST_S)
         now_ms = self._clock.boot_ms()
         with self._lock:
@@ -70,7 +67,7 @@ class RateLimit:
 
 
 class Admission:
-    """Admits clients and counts their requests over all protocols. Safe for threads."""
+    """Authenticates clients, and limits their requests over all protocols. Safe for threads."""
 
     def __init__(self, access: AccessOf, clock: Clock) -> None:
         self._access = access
@@ -82,9 +79,7 @@ class Admission:
         return self._access()
 
     def authenticate(self, authorization: str | None, address: str) -> Client | Refusal:
-        """Return the client of a request. May request keys from the identity provider. Raises `StorageError` like
-        `Access`.
-        """
+        """Return the client of a request. Raises the errors of `Access.client_of`."""
         access = self.access
         return self.admit(access, access.client_of(authorization), address)
 
@@ -93,8 +88,8 @@ class Admission:
         if client is None:
             wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)
             if wait_s:
-                return Refusal(429, "too many requests without a valid token came from this address", wait_s)
-            return Refusal(401, "send a valid token: Authorization: Bearer TOKEN")
+                return Refusal(429, "this address sent too many requests without a valid token", wait_s)
+            return Refusal(401, "found no valid token; send Authorization: Bearer TOKEN")
         rate = client.requests_per_s or access.requests_per_s
         key = f"{address} {client.name}" if access.is_open else client.name
         wait_s = self._limit.wait_s(key, rate) if rate else 0
@@ -106,8 +101,8 @@ class Admission:
 class Guard:
     """Middleware that authenticates a request and stores its client in the request state; handlers check rights.
 
-    Without reading the body, it rejects a request without a token with 401, above its client's limit with 429, and from
-    a page of another site with 403 or 421.
+    It rejects requests without a valid token with status 401, above the client's limit with 429, and from a page of
+    another site with 403 or 421, without reading their body.
     """
 
     def __init__(
@@ -158,7 +153,7 @@ class Guard:
         try:
             if access.issuer is None:
                 client = access.client_of(authorization)
-            else:  # it may request keys from the provider
+            else:  # may request the provider's keys
                 client = await to_thread.run_sync(access.client_of, authorization)
         except StreamhouseError as error:
             return iceberg_error_response(error) if request.scope["path"].startswith(ICEBERG) else error_response(error)
@@ -206,13 +201,13 @@ def _refusal_response(request: Request, refusal: Refusal) -> Response:
 
 
 def client_of(request: Request) -> Client:
-    """Return the client that `Guard` authenticated; without one, a client without rights."""
+    """Return the client that `Guard` authenticated, else a client without rights."""
     client = request.scope.get("state", {}).get("client")
     return client if isinstance(client, Client) else Client("unknown")
 
 
 def require(request: Request, right: Right, table: str) -> None:
-    """Raise like `require_right` if the client of a request lacks a right on a table."""
+    """Check the right of a request's client on a table. Raises the errors of `require_right`."""
     path = parse_table_name(table).path
     state = request.scope.setdefault("state", {})
     state.update(right=right, table=str(path), denied=True)
@@ -234,10 +229,10 @@ def make_route(
     to_response: Callable[[StreamhouseError], Response] = error_response,
     methods: Sequence[str] = ("GET",),
 ) -> Route:
-    """Return a route that checks the client's right on a table, if any, runs the handler, and answers its errors.
+    """Return a route that checks the client's right on a table, runs the handler, and responds to its errors.
 
-    A handler that is no coroutine runs in a thread. ``exists`` returns whether a table exists: errors about tables that
-    the client may not see reveal nothing.
+    A handler that is not a coroutine runs in a thread. ``exists`` returns whether a table exists, so that errors can
+    hide tables that the client may not see.
     """
 
     async def answer(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""HTTP/1 connections: malformed requests get an error response that reliably reaches the client."""
+"""HTTP/1 connections that respond reliably to malformed requests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _DISCARDING_S: Final = 5.0
 _VERSIONS: Final = (b"1.0", b"1.1")
 _TEXTS: Final = {
     400: "this is not a valid HTTP request: {error}",
-    414: f"the address has more than {HEAD_BYTES_MAX >> 10} KiB; send a shorter condition, or use Arrow Flight",
-    431: f"the headers of the request have more than {HEAD_BYTES_MAX >> 10} KiB; send fewer",
-    501: "this transfer encoding is not supported: {error}; send chunked, or a Content-Length",
-    505: "this version of HTTP is not supported; use HTTP/1.1",
+    414: f"the URL has more than {HEAD_BYTES_MAX >> 10} KiB; send a shorter condition, or use Arrow Flight",
+    431: f"the headers of the request have more than {HEAD_BYTES_MAX >> 10} KiB; send fewer headers",
+    501: "the transfer encoding is not supported: {error}; send chunked, or a Content-Length",
+    505: "the HTTP version is not supported; use HTTP/1.1",
 }
 
 
@@ -36,7 +36,7 @@ class StrictConnection(h11.Connection):
         event = super().next_event()
         if isinstance(event, h11.Request):
             names = [name for name, _ in event.headers]
-            # The base class checks the size only of incomplete heads; a head that arrives at once would pass.
+            # The base class checks the size of incomplete heads only.
             if len(event.target) > HEAD_BYTES_MAX:
                 raise h11.RemoteProtocolError("the target is too long", error_status_hint=414)
             if sum(len(name) + len(value) + len(": \r\n") for name, value in event.headers) > HEAD_BYTES_MAX:
@@ -49,16 +49,16 @@ class StrictConnection(h11.Connection):
 
 
 class HttpProtocol(H11Protocol):
-    """Answers a malformed request and drains what follows for a while.
+    """Responds to a malformed request, and discards the following bytes for a while.
 
-    A connection that is closed with unread bytes is reset, and its client may lose the response.
+    If a connection is closed with unread bytes, TCP resets it, and the client may lose the response.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.conn = StrictConnection(h11.SERVER, HEAD_BYTES_MAX)
         self._discarded_bytes: int | None = None
-        """None while requests are read."""
+        """None while the connection is open for requests."""
         self._closing: asyncio.TimerHandle | None = None
 
     def data_received(self, data: bytes) -> None:
@@ -75,7 +75,7 @@ class HttpProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer the protocol error that is being handled, and close."""
+        """Respond to the current protocol error, and close the connection."""
         self._unset_keepalive_if_required()
         error = sys.exception() if sys.version_info >= (3, 12) else sys.exc_info()[1]
         if self.cycle is not None and not self.cycle.response_complete:  # type: ignore[redundant-expr]
@@ -84,9 +84,9 @@ class HttpProtocol(H11Protocol):
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
             if status == 431 and self.conn.their_state is h11.ERROR and b"\n" not in self.conn.trailing_data[0]:
-                status = 414  # not even its first line ended
+                status = 414  # the request line has no end
             self.transport.write(_error_response(status, str(error or msg)))
-        if not self.transport.can_write_eof():  # of TLS
+        if not self.transport.can_write_eof():  # TLS
             self.transport.close()
             return
         self.transport.write_eof()
@@ -96,12 +96,12 @@ class HttpProtocol(H11Protocol):
 
 
 def _error_response(status: int, error: str) -> bytes:
-    """Return a complete response, independent of the connection state: too little is known about the request."""
+    """Return a complete response, without use of the state of the connection, which is unknown."""
     text = _TEXTS.get(status, _TEXTS[400]).format(error=error[:100])
     phrase = HTTPStatus(status).phrase
     condition = phrase.upper().replace(" ", "_").replace("-", "_")
     body = {"error": {"condition": condition, "kind": "invalid", "message": f"{condition}: {text}"}}
     content = json.dumps(body)
-    logger.info("refused a request: %s", text)
+    logger.info("rejected a request: %s", text)
     head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n"
     return f"{head}Connection: close\r\n\r\n{content}".encode()

@@ -10,19 +10,19 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.metrics import Metric
 
 _GAUGES: Final = {
-    "streamhouse_table_rows": ("rows", "Rows of the table, hot and cold; with a primary key its changes."),
-    "streamhouse_table_lag_rows": ("lag_rows", "Rows that the lake does not hold yet."),
-    "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that the lake does not hold."),
+    "streamhouse_table_rows": ("rows", "Rows of the table, or changes of a primary-key table."),
+    "streamhouse_table_lag_rows": ("lag_rows", "Rows that are not tiered yet."),
+    "streamhouse_table_lag_seconds": ("untiered_s", "Age of the oldest row that is not tiered yet."),
     "streamhouse_table_hot_bytes": ("hot_bytes", "Bytes of the hot log."),
-    "streamhouse_table_version": ("version", "Newest commit of the table."),
+    "streamhouse_table_version": ("version", "Latest commit of the table."),
 }
 """Name of a metric → the field of a table's description, and the help text."""
 _COUNTERS: Final = {
-    "streamhouse_serve_requests": ("Requests that were answered.", ("method", "area", "status")),
-    "streamhouse_serve_busy_seconds": ("Time to answers.", ("method", "area")),
+    "streamhouse_serve_requests": ("Completed requests.", ("method", "area", "status")),
+    "streamhouse_serve_busy_seconds": ("Time until responses began.", ("method", "area")),
     "streamhouse_serve_rows": ("Rows written over HTTP.", ("table", "mode")),
     "streamhouse_serve_lake_alone": (
-        "Answers to Iceberg clients without the hot rows, which took too long or could not be made.",
+        "Responses to Iceberg clients without hot rows, because these took too long or failed.",
         ("table",),
     ),
 }
@@ -30,7 +30,7 @@ _COUNTERS: Final = {
 
 
 class ServerCounters:
-    """Requests and rows by kind since the server's start. Safe for threads."""
+    """Counts requests and rows since the server's start. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -45,7 +45,7 @@ class ServerCounters:
         self._add("streamhouse_serve_rows", (table, mode), num_rows)
 
     def count_lake_only_answer(self, table: str) -> None:
-        """Count a response that fell back to the lake alone."""
+        """Count a response without hot rows."""
         self._add("streamhouse_serve_lake_alone", (table,), 1)
 
     def _add(self, name: str, labels: tuple[str, ...], value: float) -> None:
@@ -59,7 +59,7 @@ class ServerCounters:
 
 
 def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Metric]:
-    """Return the metrics of tables, by their descriptions, and of requests."""
+    """Return the metrics of tables, from their descriptions, and of requests."""
     gauges = [
         Metric(
             name,
@@ -74,7 +74,7 @@ def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters)
     failed = [((str(table["table"]),), float("error" in table)) for table in tables]
     return [
         *gauges,
-        Metric("streamhouse_table_unreadable", "1 for a table that cannot be read.", "gauge", ("table",), failed),
-        Metric("streamhouse_table_failing", "1 while rounds of the table fail.", "gauge", ("table",), failing),
+        Metric("streamhouse_table_unreadable", "1 if the table is unreadable.", "gauge", ("table",), failed),
+        Metric("streamhouse_table_failing", "1 while tiering rounds of the table fail.", "gauge", ("table",), failing),
         *counts.metrics(),
     ]

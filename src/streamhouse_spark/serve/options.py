@@ -1,4 +1,4 @@
-"""Settings of a server, its address, and the checks that it is safe."""
+"""Settings of a server, its address, and checks that the settings are secure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _SCHEMES: Final = ("s3", "s3a")
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Address of a server, and its certificate."""
+    """The address of a server, and its certificate."""
 
     host: str = HOST
     port: int = PORT
-    """0 for a free port."""
+    """0 selects a free port."""
     flight_port: int | None = None
-    """Port of Arrow Flight on the same host; None to disable it, 0 for a free port."""
+    """Port of Arrow Flight; None disables it, 0 selects a free port."""
     tls_cert: str | None = None
     tls_key: str | None = field(default=None, repr=False)
     allows_insecure: bool = False
@@ -45,29 +45,28 @@ class ListenAddress:
         return (self.host,) if any(c.isalpha() for c in self.host) and ":" not in self.host else ()
 
     def require_safe(self, access: Access) -> None:
-        """Raise `InvalidOptionError` if other hosts could read or write without a token, or read the traffic."""
+        """Raise `InvalidOptionError` if other hosts could use the server without a token, or read the traffic."""
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise InvalidOptionError("--tls-cert and --tls-key require each other: give both, or neither")
+            raise InvalidOptionError("--tls-cert and --tls-key require each other; set both, or neither")
         if self.allows_insecure or _is_loopback(self.host):
             return
         missing = ["--token-file or --access"] if access.is_open else []
         missing += [] if self.tls_cert else ["--tls-cert and --tls-key"]
         if missing:
             raise InvalidOptionError(
-                f"--host {self.host} is reached by other machines, and {' and '.join(missing)} is missing: anybody "
-                "there could read and write, or read along; give it, or say --insecure where something before this "
-                "server does both"
+                f"--host {self.host} is reachable from other machines, and {' and '.join(missing)} is missing; add it, "
+                "or --insecure if a proxy in front of the server authenticates clients and encrypts the traffic"
             )
 
     def require_certificate(self) -> None:
-        """Raise `InvalidOptionError` if the certificate and its key cannot be used."""
+        """Raise `InvalidOptionError` for an unusable certificate or key."""
         if self.tls_cert is None:
             return
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key)
         except (OSError, ValueError) as error:  # `ssl.SSLError` is an OSError
             raise InvalidOptionError(
-                f"the certificate {self.tls_cert} and its key cannot be used: {error}; give both as PEM files"
+                f"cannot load the certificate {self.tls_cert} and its key: {error}; specify both as PEM files"
             ) from error
 
 
@@ -84,27 +83,25 @@ def _is_loopback(host: str) -> bool:
 class VendOptions:
     role_arn: str
     seconds: int = 3_600
-    """Lifetime of credentials. Stores accept 900 and more."""
+    """Lifetime of credentials. Stores accept at least 900."""
 
     def require_usable(self, url: str) -> None:
-        """Raise `InvalidOptionError` for an invalid role, or a warehouse that S3 credentials cannot open."""
+        """Raise `InvalidOptionError` for an invalid role, or a warehouse that is not on S3."""
         parse_partition(self.role_arn)
         if urlsplit(url).scheme not in _SCHEMES:
-            raise InvalidOptionError(
-                f"--vend-role gives credentials of S3, and the warehouse {url} is elsewhere; leave it out"
-            )
+            raise InvalidOptionError(f"--vend-role requires a warehouse on S3, found {url}; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     access: AccessOf = Access
     client_config: Mapping[str, str] = field(default_factory=dict)
-    """Properties for Iceberg clients, such as ``s3.region``. No credentials."""
+    """Properties for Iceberg clients, such as ``s3.region``, never credentials."""
     grace_ms: int = GRACE_MS
     """Minimum time for which the files of a table's hot rows stay readable."""
     audit: AuditLog | None = None
     lake_after_s: float | None = None
-    """Time after which an engine gets the lake alone, if hot rows are not ready; None waits for them."""
+    """Time to wait for hot rows, after which the response has only the lake's rows; None waits without limit."""
     vend: VendOptions | None = None
-    """Credential vending for the files of tables; None disables it."""
+    """Credential vending; None disables it."""
     sites: AllowedSites = AllowedSites()

@@ -1,8 +1,8 @@
-"""Identities of requests, so that a retried request is stored once.
+"""Identities of requests, so that retried requests are stored once.
 
-A request has either an ``Idempotency-Key``, an opaque text, or a ``Producer-Id`` with a ``Producer-Sequence`` that
-grows by one. Both are stored in the commit record of the request's rows, with a fingerprint of the request. So every
-server of the warehouse replays the first answer, also after a crash between commit and answer.
+A request has either an ``Idempotency-Key``, which is an opaque string, or a ``Producer-Id`` and a ``Producer-Sequence``
+that increases by one. The commit record of the request's rows stores the identity, with a fingerprint of the request.
+Every server of the warehouse therefore repeats the first response, also if a server crashed after the commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
     InvalidOptionError,
     ProducerSequenceError,
 )
-from streamhouse_spark.log.idempotency import find_stored_transaction
+from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import TransactionEntry, find_stored_version
 
@@ -43,16 +43,14 @@ class RequestIdentity:
 
     transaction: Transaction
     shown: str
-    """The identity as errors name it."""
+    """The identity in errors."""
 
     @classmethod
     def of(cls, headers: Headers, client: str, table_uuid: str, request: Sequence[bytes]) -> RequestIdentity | None:
-        """Return the identity that the headers give; None without these headers.
+        """Return the identity of a request with these headers, or None.
 
-        ``request`` is the body with all parameters that decide what is stored. Keys of different clients are distinct,
-        and so are those of a table, its branches and its copies.
-
-        Raises `InvalidOptionError` for malformed headers.
+        ``request`` is the body and all parameters that affect the stored rows. The scope of a key is one client and one
+        table; branches and copies are other tables. Raises `InvalidOptionError` for malformed headers.
         """
         key, producer, sequence = (
             _single_header(headers, name) for name in (IDEMPOTENCY_KEY, PRODUCER_ID, PRODUCER_SEQUENCE)
@@ -61,18 +59,18 @@ class RequestIdentity:
             return None
         if key is not None and (producer is not None or sequence is not None):
             raise InvalidOptionError(
-                f"the request has both {IDEMPOTENCY_KEY} and {PRODUCER_ID} or {PRODUCER_SEQUENCE}; send either the key "
-                "or the producer's two headers"
+                f"the request has {IDEMPOTENCY_KEY} and {PRODUCER_ID} or {PRODUCER_SEQUENCE}; send either the key, or "
+                "both headers of the producer"
             )
         fingerprint = _digest(request)
         if key is not None:
-            opaque = _parse_name(IDEMPOTENCY_KEY, key, "a text such as a UUID")
+            opaque = _parse_name(IDEMPOTENCY_KEY, key, "a string such as a UUID")
             digest = _digest((client.encode(), table_uuid.encode(), opaque.encode()))
             return cls(Transaction.of_request(digest, fingerprint), f"{IDEMPOTENCY_KEY} {opaque!r}")
         if producer is None or sequence is None or not _SEQUENCE.fullmatch(sequence.strip()):
             raise InvalidOptionError(
                 f"{PRODUCER_ID} is {(producer or '')[:80]!r} and {PRODUCER_SEQUENCE} {(sequence or '')[:80]!r}; send "
-                "both, with a sequence number that starts at 0 and grows by one with each request of the producer"
+                "both, with a sequence number that starts at 0 and increases by one per request of the producer"
             )
         number = int(sequence)
         app_id = _parse_name(PRODUCER_ID, producer, "the name of a producer such as checkout-7")
@@ -81,10 +79,10 @@ class RequestIdentity:
         return cls(transaction, f"{PRODUCER_ID} {app_id!r}, {PRODUCER_SEQUENCE} {number}")
 
     def find_stored_outcome(self, state: TableState) -> TransactionEntry | None:
-        """Return the outcome of the request if it is stored already.
+        """Return the outcome of the request if it is already stored, or None.
 
-        Raises `IdempotencyKeyReusedError` if another request is stored under this identity, `ProducerSequenceError` if
-        the sequence number does not follow the stored one.
+        Raises `IdempotencyKeyReusedError` if another request is stored under this identity, and
+        `ProducerSequenceError` if the sequence number does not follow the stored sequence number.
         """
         try:
             return find_stored_transaction(state, self.transaction)
@@ -93,7 +91,7 @@ class RequestIdentity:
 
     @contextmanager
     def translate_conflicts(self, refresh: Callable[[], TableState]) -> Iterator[None]:
-        """Turn a conflict that a commit raises in the block into the error of the client's sequence."""
+        """Convert a commit conflict of the block to the error of the producer's sequence."""
         try:
             yield
         except CommitConflictError as error:
@@ -111,7 +109,7 @@ class RequestIdentity:
             )
         expected = 0 if stored is None else stored + 1
         stored_text = (
-            "the table has no request of this producer" if stored is None else f"the last stored one is {stored}"
+            "the table has no request of this producer" if stored is None else f"the last stored number is {stored}"
         )
         return ProducerSequenceError(
             f"sequence {number} of producer {app_id!r} cannot be stored in {state.name}: {stored_text}, expected "
@@ -119,9 +117,9 @@ class RequestIdentity:
         )
 
     def dead_letter_transaction(self, table: str, rows: Sequence[int]) -> Transaction:
-        """Return the identity under which the bad rows of this request are stored in the table of dead letters.
+        """Return the transaction for storing the bad rows of this request in the dead-letter table.
 
-        Rows that are judged differently by a retry, because the columns have changed, are stored as well.
+        It depends on the row numbers, because after a change of columns a retry may have other bad rows.
         """
         numbers = ",".join(map(str, rows))
         batch = self.transaction.batch
@@ -131,7 +129,7 @@ class RequestIdentity:
 
 
 class RequestsInFlight:
-    """The identified requests that this server executes now."""
+    """The requests with an identity that this server is executing."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -139,12 +137,12 @@ class RequestsInFlight:
 
     @contextmanager
     def enter(self, table_uuid: str, identity: RequestIdentity) -> Iterator[None]:
-        """Raise `CommitConflictError` if the same request is in flight."""
+        """Register a request until the block ends. Raises `CommitConflictError` if it is already in flight."""
         entry = (table_uuid, identity.transaction.app_id, identity.transaction.version)
         with self._lock:
             if entry in self._identities:
                 raise CommitConflictError(
-                    f"a request with {identity.shown} is in flight; retry later to get its answer",
+                    f"a request with {identity.shown} is in flight; retry later to get its response",
                     condition="REQUEST_IN_FLIGHT",
                 )
             self._identities.add(entry)
@@ -158,12 +156,12 @@ class RequestsInFlight:
 def _single_header(headers: Headers, name: str) -> str | None:
     values = headers.getlist(name)
     if len(values) > 1:
-        raise InvalidOptionError(f"the request has {len(values)} headers {name}; send one")
+        raise InvalidOptionError(f"the request has {len(values)} headers {name}, expected at most one")
     return values[0] if values else None
 
 
 def _parse_name(header: str, text: str, expected: str) -> str:
-    """Return the value of a header: bare, or a string in quotes as the IETF draft has it."""
+    """Parse the value of a header, which may be a quoted string as in the IETF draft."""
     text = text.strip()
     if quoted := _QUOTED.fullmatch(text):
         text = re.sub(r"\\(.)", r"\1", quoted[1])
@@ -175,7 +173,7 @@ def _parse_name(header: str, text: str, expected: str) -> str:
 
 
 def _digest(parts: Sequence[bytes]) -> str:
-    """Return 16 bytes of a hash over all parts and their lengths, as hexadecimal text."""
+    """Return a hash of all parts and their lengths, as 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little"))

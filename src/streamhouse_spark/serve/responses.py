@@ -1,4 +1,4 @@
-"""Query parameters of requests, and error responses: one form for our own API, and one for Iceberg's."""
+"""Query parameters of requests, and error responses of our API and of Iceberg's REST protocol."""
 
 from __future__ import annotations
 
@@ -34,27 +34,22 @@ RETRY_AFTER_S: Final = 1
 
 
 def parse_parameters(request: Request, allowed: Sequence[str]) -> Mapping[str, str]:
-    """Return the parameters of a request.
-
-    Raises `InvalidOptionError` for an unknown or repeated one: a misspelt parameter must not be ignored silently.
-    """
+    """Return the parameters of a request. Raises `InvalidOptionError` for an unknown or repeated parameter."""
     items = request.query_params.multi_items()
     for name, _ in items:
         if name not in allowed:
             near = find_nearest(name, allowed)
-            hint = (
-                f"did you mean {near}?" if near else f"there are {', '.join(allowed)}" if allowed else "it takes none"
-            )
+            hint = f"did you mean {near}?" if near else f"expected {', '.join(allowed) or 'none'}"
             raise InvalidOptionError(f"{request.method} {request.scope['path']} has no parameter {quote(name)}; {hint}")
     if len(items) > len(request.query_params):
         names = [name for name, _ in items]
         twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidOptionError(f"the parameter {quote(twice)} is given {names.count(twice)} times; give it once")
+        raise InvalidOptionError(f"parameter {quote(twice)} occurs {names.count(twice)} times, expected once")
     return request.query_params
 
 
 def status_of(error: StreamhouseError) -> int:
-    """Return the HTTP status that corresponds to an error."""
+    """Return the HTTP status of an error."""
     match error:
         case TableNotFoundError():
             return 404
@@ -70,25 +65,21 @@ def status_of(error: StreamhouseError) -> int:
 
 
 def error_response(error: StreamhouseError) -> JSONResponse:
-    """Return the error response of our own API."""
+    """Return the error response of our API."""
     status = status_of(error)
-    headers = (
-        {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT" else None
-    )
+    is_retryable = status in (429, 503) or error.condition == "REQUEST_IN_FLIGHT"
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if is_retryable else None
     body = {"error": {"condition": error.condition, "kind": error.kind.value, "message": str(error)}}
     return JSONResponse(body, status, headers)
 
 
 def iceberg_error(status: int, kind: str, message: str) -> JSONResponse:
-    """Return an error of Iceberg's REST protocol, ``ErrorModel``."""
+    """Return an error response of Iceberg's REST protocol (``ErrorModel``)."""
     return JSONResponse({"error": {"message": message, "type": kind, "code": status}}, status)
 
 
 def iceberg_error_response(error: StreamhouseError, absent: str = "NoSuchTableException") -> JSONResponse:
-    """Return the response that Iceberg clients turn into their own exception.
-
-    ``absent`` is the exception for a missing object.
-    """
+    """Return the response that Iceberg clients convert to an exception, which is ``absent`` for a missing object."""
     match error:
         case TableNotFoundError() | InvalidNameError():
             return iceberg_error(404, absent, str(error))

@@ -1,4 +1,4 @@
-"""Rows over HTTP, below ``/api/v1``: write, read, look up, and follow them."""
+"""The REST API ``/api/v1``: write, read, look up, and follow rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from streamhouse_spark.config.table_properties import VIEW, view_facts
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import parse_table_name
-from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.core.types import BucketOffsets, Transaction, is_reserved
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import (
     InvalidOptionError,
     SchemaMismatchError,
@@ -76,20 +76,20 @@ from streamhouse_spark.write.file_readers import CsvOptions, decode_field
 
 BODY_BYTES_MAX: Final = 64 << 20
 IN_FLIGHT_BYTES_MAX: Final = 256 << 20
-"""Bytes of bodies in flight; a request beyond them is rejected with 429 before it is read in full."""
+"""Maximum bytes of bodies in flight. Further requests are rejected with status 429 before they are read in full."""
 BAD_ROWS_SHOWN: Final = 100
 ROWS_DEFAULT: Final = 100
 ROWS_MAX: Final = 100_000
-_IN_FLIGHT_FULL: Final = "too many rows of other requests are in flight; retry later"
+_IN_FLIGHT_FULL: Final = "the rows of other requests in flight are too large; retry later"
 _MODES: Final = ("append", "upsert", "delete")
 _READ_PARAMETERS: Final = ("where", "columns", "limit")
 _WRITE_PARAMETERS: Final = ("mode", "columns", "bad_rows", "dead_letters")
 FOLLOWERS_MAX: Final = 200
 FOLLOWERS_OF_CLIENT_MAX: Final = 100
-"""Followers per client, so that one client cannot keep others out."""
+"""Maximum followers per client, so that a client cannot exclude other clients."""
 EVENT_ROWS_MAX: Final = 1_000
 EVENT_BYTES_MAX: Final = 64 << 10
-"""Approximate Arrow bytes of an event's rows; a larger row is an event of its own."""
+"""Approximate Arrow bytes of the rows of an event, which has at least one row."""
 _HEARTBEAT_S: Final = 10.0
 _TABLE: Final = {
     "name": "table",
@@ -145,9 +145,9 @@ class _RowsApi:
     # -- writing ------------------------------------------------------------------------------------------------------
 
     async def write(self, request: Request) -> Response:
-        """Write the rows of a body: all of them, or none. Answers when the rows are durable.
+        """Write the rows of a body atomically, and respond when they are durable.
 
-        **Commit point:** one record of the table's log, which other requests may share.
+        **Commit point:** one record of the table's log, which may contain the rows of other requests, too.
         """
         declared = _parse_content_length(request.headers.get("content-length"))
         if declared > BODY_BYTES_MAX:
@@ -162,14 +162,14 @@ class _RowsApi:
                 body += chunk
                 if len(body) > BODY_BYTES_MAX:
                     return _too_large_response()
-                if (more := len(body) - size_bytes) > 0:  # a client that declared no length
+                if (more := len(body) - size_bytes) > 0:  # the client declared no length
                     if self._in_flight_bytes + more > IN_FLIGHT_BYTES_MAX:
                         return _busy_response(_IN_FLIGHT_FULL)
                     self._in_flight_bytes += more
                     size_bytes += more
             return await run_in_threadpool(self._write, request, bytes(body))
-        except ClientDisconnect as error:  # the client disconnected, and nothing was written
-            raise InvalidOptionError("the connection ended before the body; send the request again") from error
+        except ClientDisconnect as error:
+            raise InvalidOptionError("the connection closed before the end of the body; retry the request") from error
         finally:
             self._in_flight_bytes -= size_bytes
 
@@ -195,9 +195,9 @@ class _RowsApi:
     def _store_rows(
         self, request: Request, table: Table, rows_request: _RowsRequest, identity: RequestIdentity | None
     ) -> tuple[BucketOffsets, Sequence[RejectedRow]]:
-        """Write the valid rows; before them, the invalid ones into the named dead-letter table.
+        """Write the invalid rows to the dead-letter table of the request, and then the valid rows to the table.
 
-        A retry, because the server died between the two commits, adds nothing twice.
+        Both commits are idempotent, so a retry after a crash between them adds no row twice.
         """
         transaction = identity.transaction if identity else None
         if rows_request.bad_rows == "refuse":
@@ -241,8 +241,15 @@ class _RowsApi:
         key = list(table.state.primary_key)
         key_texts = parse_parameters(request, key) if key else {}
         if sorted(key_texts) != sorted(key) or not key:
-            names = "&".join(f"{name}=…" for name in key) if key else "none: the table has no primary key"
-            raise InvalidOptionError(f"table {table.name}: a lookup names each column of the primary key ({names})")
+            if not key:
+                raise InvalidOptionError(
+                    f"table {table.name} has no primary key, so it has no lookups; read rows with a filter (where=…)"
+                )
+            names = "&".join(f"{name}=…" for name in key)
+            raise InvalidOptionError(
+                f"table {table.name}: found parameters {', '.join(key_texts) or 'none'}, expected exactly the primary "
+                f"key columns ({names})"
+            )
         columns = [table.schema.field(name) for name in key]
         rows = table.lookup(
             pa.table({column.name: _parse_key_value(key_texts[column.name], column, table) for column in columns})
@@ -253,15 +260,15 @@ class _RowsApi:
         return Response(row, media_type="application/json")
 
     async def changes(self, request: Request) -> Response:
-        """Follow the table: server-sent events of some rows each, whose id is the position after them.
+        """Follow the table: send events with rows, whose ids are the positions after the rows.
 
-        The stream ends when the client's token expires; the client continues from the last event with a new token. Each
-        follower that waits for rows holds a thread of a separate pool, so that other requests are answered.
+        The stream ends when the client's token expires; with a new token, the client continues after the last event.
+        Followers wait for rows in threads of a separate pool, which other requests do not use.
         """
         client, parameters = client_of(request), parse_parameters(request, ("from",))
         name = client.name
         if client is ANONYMOUS and request.client is not None:
-            name = request.client.host  # without tokens, clients are distinguished by address
+            name = request.client.host  # without tokens, the address identifies the client
         if (refusal := self._followers.admit(name)) is not None:
             return _busy_response(refusal)
         stop = new_event()
@@ -309,12 +316,10 @@ class _RowsRequest:
         bad_rows = parse_bad_rows(parameters.get("bad_rows"), dead_letters)
         if columns is not None and mode != "upsert":
             raise InvalidOptionError(
-                f"columns= is for mode=upsert, a partial update by primary key, and not for {mode}"
+                f"found columns= and mode={mode}, and columns= requires mode=upsert, for partial updates"
             )
         if bad_rows != "refuse" and (columns is not None or mode == "delete"):
-            raise InvalidOptionError(
-                f"bad_rows={bad_rows} is for whole rows; leave it out, and all rows are taken or none"
-            )
+            raise InvalidOptionError(f"bad_rows={bad_rows} is not supported with columns= or mode=delete; leave it out")
         schema, key = table.schema, table.state.primary_key
         if mode == "delete" or columns is not None:
             _require_key_and_columns(table, columns or ())
@@ -327,7 +332,7 @@ class _RowsRequest:
 
     @property
     def parts(self) -> Sequence[bytes]:
-        """The body, and all parameters that affect what is stored."""
+        """The body and all parameters that affect the stored rows."""
         columns = ",".join(self.columns) if self.columns is not None else ""
         texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
         return (self.body, *(text.encode() for text in texts))
@@ -345,32 +350,32 @@ class _RowsRequest:
 
 
 def _require_key_and_columns(table: Table, columns: Sequence[str]) -> None:
-    """Raise `InvalidOptionError` unless the table has a primary key and ``columns``."""
-    _ = table.keyed  # which raises without a primary key
+    """Raise `InvalidOptionError` unless the table has a primary key and the columns."""
+    _ = table.keyed  # raises without a primary key
     names = table.schema.names
     for column in columns:
         if column not in names:
             near = find_nearest(column, names)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(names[:20])}"
+            hint = f"did you mean {near}?" if near else f"expected {', '.join(names[:20])}"
             raise InvalidOptionError(f"columns= has {quote(column)}, and table {table.name} has no such column; {hint}")
 
 
 def _rejected_rows_response(error: SchemaMismatchError, table: Table, rows_request: _RowsRequest) -> Response:
-    """Return the error that nothing was written, with each bad row if the request has whole rows."""
-    answer = error_response(error)
+    """Return the error response of a rejected write, with the bad rows if the request has whole rows."""
+    response = error_response(error)
     if rows_request.columns is not None or rows_request.mode == "delete":
-        return answer
+        return response
     try:
         bad = validate_rows(table, rows_request.rows()).bad
     except SchemaMismatchError:
-        return answer
-    body = json.loads(bytes(answer.body))
+        return response
+    body = json.loads(bytes(response.body))
     body["error"]["bad_rows"] = [row.to_json() for row in bad[:BAD_ROWS_SHOWN]]
-    return JSONResponse(body, answer.status_code)
+    return JSONResponse(body, response.status_code)
 
 
 def _revalidate_rows(table: Table, rows_request: _RowsRequest) -> Sequence[RejectedRow]:
-    """Return the bad rows of a request that is stored already, validated against the current columns."""
+    """Return the bad rows of a request that is already stored, by the current columns."""
     if rows_request.bad_rows == "refuse":
         return ()
     try:
@@ -380,11 +385,11 @@ def _revalidate_rows(table: Table, rows_request: _RowsRequest) -> Sequence[Rejec
 
 
 def _parse_key_value(text: str, column: pa.Field, table: Table) -> pa.Array:
-    """Return a value of a key column, parsed like a CSV field."""
+    """Parse the value of a key column as in CSV."""
     try:
         return decode_field(pa.array([text]), column)
     except (pa.ArrowException, ValueError, SchemaMismatchError) as error:
-        raise InvalidOptionError(f"table {table.name}: the key is not of the columns' types: {error}") from error
+        raise InvalidOptionError(f"table {table.name}: the key does not have the columns' types: {error}") from error
 
 
 def _parse_start(text: str) -> Any:
@@ -393,9 +398,7 @@ def _parse_start(text: str) -> Any:
     try:
         return LogPosition.from_json(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise InvalidOptionError(
-            f"from={text[:80]!r}: expected latest, earliest or the id of a received event"
-        ) from error
+        raise InvalidOptionError(f"from={text[:80]!r}: expected latest, earliest, or the id of an event") from error
 
 
 def _parse_limit(text: str | None, default: int, most: int) -> int:
@@ -407,7 +410,7 @@ def _parse_limit(text: str | None, default: int, most: int) -> int:
 
 
 def _parse_content_length(text: str | None) -> int:
-    """Return the declared length of a body; 0 if there is none."""
+    """Return the declared length of a body; 0 if it is not declared."""
     if not text:
         return 0
     if not text.isascii() or not text.isdigit() or len(text) > 12:
@@ -417,9 +420,9 @@ def _parse_content_length(text: str | None) -> int:
 
 def _too_large_response() -> Response:
     error = InvalidOptionError(f"the body has more than {BODY_BYTES_MAX >> 20} MiB; send the rows in several requests")
-    answer = error_response(error)
-    answer.status_code = 413
-    return answer
+    response = error_response(error)
+    response.status_code = 413
+    return response
 
 
 def _busy_response(text: str) -> Response:
@@ -428,7 +431,7 @@ def _busy_response(text: str) -> Response:
 
 
 class Followers:
-    """Counts the followers of a server. Use it only in the server's event loop."""
+    """Counts the followers of a server. Must be used in the server's event loop only."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -436,16 +439,16 @@ class Followers:
 
     @property
     def threads(self) -> CapacityLimiter:
-        """The threads in which followers wait for rows, separate from those of other requests."""
+        """The limit of threads in which followers wait for rows. Other requests have other threads."""
         self._threads = self._threads or CapacityLimiter(FOLLOWERS_MAX)
         return self._threads
 
     def admit(self, client: str) -> str | None:
-        """Count a follower, which must be released. Return the reason of a rejection, or None."""
+        """Count a follower, which must be released later. Return the reason of a rejection, or None."""
         if self._counts.total() >= FOLLOWERS_MAX:
-            return f"{FOLLOWERS_MAX} clients already follow tables here; retry later, or on another server"
+            return f"{FOLLOWERS_MAX} clients already follow tables of this server; retry later, or use another server"
         if self._counts[client] >= FOLLOWERS_OF_CLIENT_MAX:
-            return f"this client follows {FOLLOWERS_OF_CLIENT_MAX} tables here already; end one of these streams first"
+            return f"this client already follows {FOLLOWERS_OF_CLIENT_MAX} tables of this server; close a stream first"
         self._counts[client] += 1
         return None
 
@@ -456,7 +459,7 @@ class Followers:
 
 
 class FollowResponse(StreamingResponse):
-    """The events of a tail, until its client disconnects."""
+    """Sends the events of a tail until its client disconnects."""
 
     def __init__(
         self,
@@ -467,7 +470,7 @@ class FollowResponse(StreamingResponse):
         has_ended: Callable[[], bool],
         release: Callable[[], None],
     ) -> None:
-        """``has_ended`` returns whether the client's token expired; ``release`` is called exactly once at the end."""
+        """``has_ended`` returns whether the client's token expired; ``release`` is called once at the end."""
         super().__init__(
             self._events(tail, threads, has_ended),
             media_type="text/event-stream",
@@ -485,7 +488,7 @@ class FollowResponse(StreamingResponse):
 
     @staticmethod
     async def _events(tail: Tail, threads: CapacityLimiter, has_ended: Callable[[], bool]) -> AsyncIterator[str]:
-        # The first event contains the start position: all rows written after it follow.
+        # The first event contains the start position, after which all rows follow.
         yield _format_event("begin", tail.position, "[]")
         events = tail_events(tail)
         pending: asyncio.Task[str | None] | None = None
@@ -502,7 +505,7 @@ class FollowResponse(StreamingResponse):
 
 
 def tail_events(tail: Tail) -> Iterator[str]:
-    """Yield events of some rows each, whose id is the position after them; an error is the last event."""
+    """Yield events with rows, whose ids are the positions after the rows. An error is the last event."""
     try:
         for batch in tail:
             yield from _batch_events(batch, tail.position)
@@ -521,7 +524,7 @@ def _batch_events(batch: pa.RecordBatch, position: LogPosition) -> Iterator[str]
 
 
 def _position_after(rows: pa.RecordBatch, position: LogPosition) -> LogPosition:
-    """Return the position after the first rows of a batch of one bucket, given that after the whole batch."""
+    """Return the position after ``rows``, the first rows of a batch of one bucket that ends at ``position``."""
     bucket, offset = (rows.column(name)[-1].as_py() for name in (BUCKET.name, LOG_OFFSET.name))
     return replace(position, offsets={**position.offsets, bucket: offset + 1})
 
@@ -532,7 +535,7 @@ def _format_event(kind: str, position: LogPosition, rows: str) -> str:
 
 
 def describe_table(table: Table, client: Client) -> dict[str, Any]:
-    """Describe the state that was read last to a client, without storage requests."""
+    """Describe the cached state of a table to a client, without storage requests."""
     state = table.state
     columns = [{"name": f.name, "type": str(f.type), "nullable": f.nullable} for f in table.schema]
     return {
@@ -551,7 +554,7 @@ def describe_table(table: Table, client: Client) -> dict[str, Any]:
 
 
 def describe_failures(table: Table) -> dict[str, Any]:
-    """Describe the failed rounds on record, latest first, with one storage request."""
+    """Describe the recorded failures of rounds, latest first, with one storage request."""
     failures = [failure.to_json(table.state) for failure in list_failures(table.storage, table.uuid)]
     for entry in failures:
         entry |= {"first_at": _format_time(entry.pop("first_ms")), "last_at": _format_time(entry.pop("last_ms"))}
@@ -559,7 +562,7 @@ def describe_failures(table: Table) -> dict[str, Any]:
 
 
 def _describe_rounds(state: TableState) -> list[dict[str, Any]]:
-    """Return the tiering rounds whose snapshots the log knows, latest first, with the rows of each."""
+    """Describe the tiering rounds whose snapshots the log records, latest first."""
     rounds = []
     for before, after in pairwise(state.lake_history):
         rows = sum(max(0, end - before.offsets.get(bucket, 0)) for bucket, end in after.offsets.items())
@@ -568,7 +571,7 @@ def _describe_rounds(state: TableState) -> list[dict[str, Any]]:
 
 
 def _describe_readers(state: TableState) -> list[dict[str, Any]]:
-    """Return the consumers that report their positions, such as streams with a ``consumerId``."""
+    """Describe the consumers that report their positions, such as streams with a ``consumerId``."""
     ends = state.ends
     return [
         {
@@ -581,10 +584,12 @@ def _describe_readers(state: TableState) -> list[dict[str, Any]]:
 
 
 def _describe_writers(state: TableState) -> list[dict[str, Any]]:
-    """Return the writers whose last version is on record, such as streams; latest first."""
+    """Describe the writers whose transaction versions are recorded, such as streams, latest first."""
     newest = sorted(state.transactions.items(), key=lambda item: (-item[1].time_ms, item[0]))
     return [
-        {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)} for name, entry in newest
+        {"writer": name, "version": entry.version, "wrote_at": _format_time(entry.time_ms)}
+        for name, entry in newest
+        if not is_reserved(name)
     ]
 
 
@@ -593,7 +598,7 @@ def _format_time(time_ms: int) -> str:
 
 
 def openapi() -> dict[str, Any]:
-    """Return the document, in OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document of this API."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "streamhouse serve", "version": version("streamhouse-spark")},
@@ -601,55 +606,57 @@ def openapi() -> dict[str, Any]:
         "security": [{"token": []}],
         "paths": {
             "/api/v1/overview": {
-                "get": _operation("All tables, with rows and lag; with a primary key these count changes (rows_unit).")
+                "get": _operation("All tables with rows and lag, or changes if there is a primary key (rows_unit).")
             },
             "/api/v1/tables": {"get": _operation("The names of all tables.")},
             "/api/v1/tables/{table}": {
                 "get": _operation(
-                    "A table's columns and keys, its last rounds and those that failed, and who reads and writes it.",
+                    "Columns, keys, recent and failed rounds, readers and writers of a table.",
                     _TABLE,
-                    _query("costs", "With any value: also an estimate of a month's requests and dollars."),
+                    _query("costs", "With any value: also an estimate of monthly requests and dollars."),
                 )
             },
             "/api/v1/tables/{table}/rows": {
                 "get": _operation(
-                    "Some rows, hot and cold; a name such as orders$lake or orders$history shows that.",
+                    "Rows of a table, or of a system table such as orders$lake or orders$history.",
                     _TABLE,
                     _query("where", "A condition, such as: amount > 5 AND customer = 'ann'"),
-                    _query("columns", "Names with commas between them."),
-                    _query("limit", "How many rows, 100 by default."),
+                    _query("columns", "Column names, separated by commas."),
+                    _query("limit", "Number of rows, 100 by default."),
                     answers=_ROWS,
                 ),
                 "post": {
                     **_operation(
-                        "Write rows: all of them or none, durable when answered.",
+                        "Write rows atomically. The rows are durable when the response arrives.",
                         _TABLE,
-                        _query("mode", "append, upsert or delete; by default append, with a primary key upsert."),
-                        _query("columns", "With upsert: only these columns and the key are in the rows."),
+                        _query(
+                            "mode", "append, upsert or delete; the default is upsert with a primary key, else append."
+                        ),
+                        _query("columns", "With upsert: write only these columns and the key."),
                         _query("bad_rows", "refuse (all rows or none), skip, or dead-letter."),
-                        _query("dead_letters", "The table for rows that do not fit, such as sales.bad."),
+                        _query("dead_letters", "The table for bad rows, such as sales.bad."),
                         _header(
                             IDEMPOTENCY_KEY,
-                            "Any text that is new for each request, kept for 24 hours. A retry with the same key and "
-                            "body gets the first answer and adds nothing.",
+                            "A unique string per request, retained for 24 hours. A retry with the same key and body "
+                            "gets the first response and adds nothing.",
                             "8e03978e-40d5-43dd-bc93-6894a57f9324",
                         ),
                         _header(PRODUCER_ID, f"With {PRODUCER_SEQUENCE}, instead of {IDEMPOTENCY_KEY}.", "checkout-7"),
-                        _header(PRODUCER_SEQUENCE, "Starts at 0 for each table and grows by one.", "42"),
+                        _header(PRODUCER_SEQUENCE, "Starts at 0 per table, and increases by one.", "42"),
                         errors={
-                            "409": "The request is in flight, or the producer's sequence has a gap or a step back.",
-                            "422": "The key, or the sequence number, belongs to a request with another body.",
+                            "409": "The request is in flight, or the producer's sequence has a gap or goes back.",
+                            "422": "The key or sequence number belongs to a request with another body.",
                         },
                     ),
                     "requestBody": {"required": True, "content": _ROWS},
                 },
             },
             "/api/v1/tables/{table}/lookup": {
-                "get": _operation("The current row of a key, each column of it as a parameter.", _TABLE)
+                "get": _operation("The current row of a key, whose columns are parameters.", _TABLE)
             },
             "/api/v1/tables/{table}/changes": {
                 "get": _operation(
-                    "Rows as they land, as server-sent events.",
+                    "New rows, as server-sent events.",
                     _TABLE,
                     _query("from", "latest, earliest, or the id of an event."),
                     answers={"text/event-stream": {"schema": {"type": "string"}}},

@@ -1,7 +1,7 @@
 """Rows in request and response bodies: JSON, JSON Lines, CSV and Arrow streams, and their validation.
 
-The whole body is validated first. If that fails, it is halved recursively until each bad row is isolated. So a few bad
-rows cost a few times the work of the whole body, and a valid body costs nothing extra.
+The whole body is validated first. If that fails, it is halved recursively until every bad row is isolated. Valid bodies
+are therefore validated once, and a few bad rows cost a few times as much.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CHARSET: Final = re.compile(r"(?i)\bcharset\s*=\s*\"?([^\";\s]*)")
 _CHARSETS: Final = ("utf-8", "utf8", "us-ascii")
 _FORMATS: Final = {JSON_LINES: "json", CSV: "csv", ARROW: "arrow"}
 BAD_ROWS_MAX: Final = 1_000
-"""Bad rows that are reported. A body with more is rejected as a whole: it probably has another table or format."""
+"""A body with more bad rows is rejected as a whole, because it probably has another format, or is for another table."""
 REASON_CHARS_MAX: Final = 500
 _EVENT_CHARS_MAX: Final = 64 << 10
 
@@ -55,16 +55,16 @@ def media_type(header: str | None) -> str:
     supported = next((name for name in named if name in _MEDIA_TYPES), None)
     if named and supported is None:
         raise InvalidOptionError(
-            f"the row format {named[0][:60]} is not supported; use one of {', '.join(_MEDIA_TYPES)}"
+            f"row format {named[0][:60]} is not supported, expected one of {', '.join(_MEDIA_TYPES)}"
         )
     return supported or JSON
 
 
 def body_type(headers: Sequence[str]) -> str:
-    """Return the row format that the ``Content-Type`` of a body names.
+    """Return the row format in the values of the header ``Content-Type``.
 
-    Exactly one such header is required, with a type that no HTML form can send: browsers send a CORS preflight request
-    for these types, but not for form types. Raises `InvalidOptionError`.
+    Raises `InvalidOptionError` unless there is exactly one header, with a supported type. HTML forms cannot send these
+    types: browsers send a CORS preflight request first.
     """
     kind, _, parameters = (headers[0] if len(headers) == 1 else "").partition(";")
     kind, charset = kind.strip().casefold(), _CHARSET.search(parameters)
@@ -75,24 +75,21 @@ def body_type(headers: Sequence[str]) -> str:
     ):
         shown = " and ".join(repr(header[:60]) for header in headers[:3]) or "missing"
         raise InvalidOptionError(
-            f"the Content-Type of the rows is {shown}; send one of {', '.join(_MEDIA_TYPES)}, with texts in UTF-8",
+            f"the Content-Type of the rows is {shown}, expected one of {', '.join(_MEDIA_TYPES)} in UTF-8",
             condition="UNSUPPORTED_MEDIA_TYPE",
         )
     return kind
 
 
 def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
-    """Parse the rows of a body, with texts cast to the table's types.
-
-    Raises `SchemaMismatchError` for bytes that are not rows of that format.
-    """
+    """Parse the rows of a body, with strings cast to the table's types. Raises `SchemaMismatchError`."""
     lines = json_lines(body) if kind == JSON else body
     rows = read_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
     return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
 
 
 def write_rows(rows: pa.Table, kind: str) -> bytes:
-    """Encode rows as a response body. Raises `InvalidOptionError` for values that the format cannot express."""
+    """Encode rows as a response body. Raises `InvalidOptionError` for values that the format does not support."""
     match kind:
         case "application/vnd.apache.arrow.stream":
             sink = io.BytesIO()
@@ -109,7 +106,7 @@ def write_rows(rows: pa.Table, kind: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that the table rejects: its number in the body from 0, the reason, and its text."""
+    """A row that the table rejects: its number in the body, counted from 0, the reason, and the text of the row."""
 
     row: int
     reason: str
@@ -121,25 +118,25 @@ class RejectedRow:
 
 @dataclass(frozen=True, slots=True)
 class ValidatedRows:
-    """The rows of a body, divided into valid and rejected ones."""
+    """The rows of a body, divided into valid and rejected rows."""
 
     good: pa.Table | None
-    """None if there are none."""
+    """None if no row is valid."""
     bad: Sequence[RejectedRow]
 
 
 class Body(Protocol):
-    """The rows of a body, of which any range can be parsed on its own."""
+    """The rows of a body, whose ranges can be parsed separately."""
 
     def __len__(self) -> int: ...
     def read(self, begin: int, end: int) -> pa.Table:
-        """Return rows. Raises `SchemaMismatchError` for rows that cannot be parsed."""
+        """Parse a range of rows. Raises `SchemaMismatchError`."""
 
     def text(self, row: int) -> str: ...
 
 
 def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
-    """Return the body as rows. Raises `SchemaMismatchError` if it cannot be divided into rows."""
+    """Divide a body into rows. Raises `SchemaMismatchError` if that fails."""
     if kind == ARROW:
         return _ArrowBody(parse_rows(body, kind, rules))
     if kind == JSON:
@@ -154,9 +151,9 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
 
 
 def validate_rows(table: Table, body: Body) -> ValidatedRows:
-    """Divide rows into those that the table accepts and rejects, by its latest columns and constraints.
+    """Validate rows against the latest columns and constraints of a table.
 
-    Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` are bad.
+    Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` rows are bad.
     """
     finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
     finder.search(0, len(body))
@@ -199,7 +196,7 @@ class _BadRowSearch:
                 return
             if len(self.bad) == BAD_ROWS_MAX:
                 raise SchemaMismatchError(
-                    f"more than {BAD_ROWS_MAX:,} of {len(self.body):,} rows do not fit, and nothing was written; the "
+                    f"more than {BAD_ROWS_MAX:,} of {len(self.body):,} rows are invalid, and nothing was written; the "
                     f"first is row {self.bad[0].row}: {self.bad[0].reason}"
                 ) from error
             reason, text = str(error)[:REASON_CHARS_MAX], self.body.text(begin)[:_EVENT_CHARS_MAX]
@@ -207,8 +204,6 @@ class _BadRowSearch:
 
 
 class _JsonLinesBody:
-    """JSON Lines."""
-
     def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
         self._lines = lines
         self._rules = rules
@@ -224,7 +219,7 @@ class _JsonLinesBody:
 
 
 class _CsvBody:
-    """CSV whose first record has the column names."""
+    """CSV with column names in the first record."""
 
     def __init__(self, text: str, rules: CsvOptions) -> None:
         self._rules = rules
@@ -270,13 +265,13 @@ class _ArrowBody:
 
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
-    """Return ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
+    """Parse the policy for bad rows: ``refuse``, ``skip`` or ``dead-letter``. Raises `InvalidOptionError`."""
     policies = ("refuse", "skip", "dead-letter")
     policy = text or ("dead-letter" if dead_letters else "refuse")
     if policy not in policies:
         raise InvalidOptionError(f"bad_rows={policy[:60]!r}: expected {', '.join(policies)}")
     if (policy == "dead-letter") != bool(dead_letters):
         raise InvalidOptionError(
-            "bad_rows=dead-letter and dead_letters=<database>.<table> belong together: name the table for such rows"
+            "bad_rows=dead-letter and dead_letters=<database>.<table> require each other; set both, or neither"
         )
     return policy

@@ -1,7 +1,7 @@
 """Checks of ``Host`` and ``Origin``: pages of other sites must not use a server that the user's browser can reach.
 
-A browser sends requests of any page to any address, with the page's origin. After DNS rebinding, a page whose host
-resolves to this machine counts as the server's own site, but its requests still name that host.
+A browser sends requests of any page to any address, with the page's origin. In DNS rebinding, the host of a page
+resolves to this machine, so the browser considers the page the server's own; but the requests still have its host.
 """
 
 from __future__ import annotations
@@ -15,16 +15,6 @@ from urllib.parse import urlsplit
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
 
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A rejection of a request, with its HTTP status."""
-
-    status: int
-    text: str
-    wait_s: int = 0
-
-
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
@@ -36,16 +26,25 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
-class AllowedSites:
-    """Host names that a server answers to, and origins whose pages may use it.
+class Refusal:
+    """A rejection of a request, with its HTTP status."""
 
-    Addresses and ``localhost`` are always allowed as host names: no page of another site can have them.
+    status: int
+    text: str
+    wait_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedSites:
+    """The host names of a server, and the origins whose pages may use it.
+
+    Addresses and ``localhost`` are always allowed as host names, because pages of other sites cannot have them.
     """
 
     hosts: tuple[str, ...] = ()
     """Lower case, without ports; `ANY_HOST` for all."""
     origins: tuple[str, ...] = ()
-    """Such as ``https://streams.example.com``; the server's own origin is always allowed."""
+    """Origins such as ``https://streams.example.com``. The server's own origin is always allowed."""
 
     @classmethod
     def of(cls, hosts: Sequence[str], origins: Sequence[str]) -> AllowedSites:
@@ -53,16 +52,16 @@ class AllowedSites:
         return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
     def check(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
-        """Return why a request is rejected, or None. HTTP/1.0 may omit Host, which no browser does.
+        """Return the rejection of a request, or None. HTTP/1.0 clients may omit Host, but browsers never do.
 
-        A server that requires tokens accepts every host name unless some are configured: a page has no token.
+        A server that requires tokens accepts every host name if none is configured, because pages have no token.
         """
         host = headers.get("host")
         if host is not None and (self.hosts or not requires_token) and not self._answers_to(host):
             return Refusal(
                 421,
-                f"this server does not answer to the host {host[:100]!r}: that may be a web page that resolves its own "
-                "name to this address; use the server's address, or start it with --allowed-host and that name",
+                f"the host {host[:100]!r} is not allowed, because it may be a web page whose name resolves to this "
+                "server; use the server's address, or start the server with --allowed-host and the host",
             )
         return self._check_origin(headers, host)
 
@@ -79,8 +78,8 @@ class AllowedSites:
             if origin not in self.origins and not _is_own_origin(origin, host):
                 return Refusal(
                     403,
-                    f"pages of the origin {origin[:100]!r} may not use this server; where they are this server's own, "
-                    "behind a proxy, start it with --allowed-origin and that origin",
+                    f"pages of the origin {origin[:100]!r} may not use this server; if they are the server's own pages "
+                    "behind a proxy, start the server with --allowed-origin and the origin",
                 )
         site, is_visit = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode") == "navigate"
         if not origins and site is not None and site not in _OWN_SITES and not is_visit:
@@ -115,7 +114,7 @@ def _parse_host(text: str) -> str:
     name = text.strip().lower().removesuffix(".")
     if name != ANY_HOST and not _NAME.match(name) and not _is_address(name):
         raise InvalidOptionError(
-            f"--allowed-host {text[:80]!r} is not a host name; give a name without scheme and port, such as "
+            f"--allowed-host is {text[:80]!r}, expected a host name without scheme and port, such as "
             f"streams.example.com, or {ANY_HOST} for all"
         )
     return name
@@ -125,7 +124,7 @@ def _parse_origin(text: str) -> str:
     scheme, _, authority = text.strip().lower().partition("://")
     if scheme not in _PORTS or not _AUTHORITY.match(authority):
         raise InvalidOptionError(
-            f"--allowed-origin {text[:80]!r} is not an origin; give scheme, host and port as browsers do, such as "
+            f"--allowed-origin is {text[:80]!r}, expected scheme, host and port as browsers send them, such as "
             "https://streams.example.com"
         )
     return f"{scheme}://{authority}".removesuffix(f":{_PORTS[scheme]}")

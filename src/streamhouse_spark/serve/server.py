@@ -1,4 +1,4 @@
-"""Server of ``streamhouse serve``: startup, serving, and shutdown."""
+"""The server of ``streamhouse serve``: startup and shutdown."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ logger = logging.getLogger(__name__)
 
 _CLEANINGS_PER_GRACE: Final = 4
 _IDLE_S: Final = 75
-"""Idle timeout of a connection.
-
-A client that sends on a connection just being closed gets a network error, and engines keep connections open for longer
-than uvicorn's default of five seconds."""
+"""Idle timeout of a connection. Engines keep connections open for longer than uvicorn's default of five seconds, and
+get a network error if they use a connection that is just closed."""
 _FLIGHT_ENDS_S: Final = 5
-"""Time for streams to send their current batch."""
+"""Time at shutdown in which Arrow Flight streams can send their current batch."""
 
 
 def serve(
@@ -40,10 +38,9 @@ def serve(
 ) -> bool:
     """Serve until SIGINT or SIGTERM, and finish requests in flight.
 
-    ``announce`` receives the URL once the server answers, and that of Arrow Flight. Returns whether everything has
-    ended; otherwise a thread still waits for a client, and the caller should exit the process. Raises
-    `InvalidOptionError` for an address that is unsafe or unavailable, and `MissingExtraError` without the extra
-    ``serve``.
+    When the server is listening, ``announce`` is called with its URL and the URL of Arrow Flight. Returns False if a
+    thread still waits for a client; then the caller should exit the process. Raises `InvalidOptionError` for an address
+    that is unsafe or unavailable, and `MissingExtraError` without the extra ``serve``.
     """
     try:
         import uvicorn
@@ -54,7 +51,7 @@ def serve(
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
-            f"the server needs {error.name}, which is not installed; run: pip install 'streamhouse-spark[serve]'"
+            f"the server requires {error.name}, which is not installed; run: pip install 'streamhouse-spark[serve]'"
         ) from error
     listening.require_safe(options.access())
     listening.require_certificate()
@@ -78,8 +75,8 @@ def serve(
         socket = config.bind_socket()
     except SystemExit as error:  # uvicorn exits if it cannot bind
         raise InvalidOptionError(
-            f"cannot listen at {listening.host}:{listening.port}: it is in use, or not an address of this machine; "
-            "give another --port"
+            f"cannot listen at {listening.host}:{listening.port}: the port is in use, or the address is not one of "
+            "this machine; use another --port"
         ) from error
     socket.listen(config.backlog)  # before the address is announced
     scheme = "https" if listening.tls_cert else "http"
@@ -106,20 +103,20 @@ def serve(
 
 
 def _start_flight(app: Starlette, listening: ListenAddress) -> FlightServer:
-    """Start Arrow Flight with the application's clients, limits, open tables, counters and audit log."""
+    """Start Arrow Flight with the `AppContext` of the web application."""
     try:
         from streamhouse_spark.serve.flight.server import FlightServer
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("streamhouse_spark"):
             raise
         raise MissingExtraError(
-            "--flight-port needs a pyarrow with Arrow Flight, which the installed one lacks; run: pip install pyarrow"
+            "--flight-port requires Arrow Flight, which the installed pyarrow does not have; run: pip install pyarrow"
         ) from error
     return FlightServer(app.state.shared, listening)
 
 
 def _create_server(config: uvicorn.Config) -> uvicorn.Server:
-    """Return a server that exits cleanly on SIGINT and SIGTERM: uvicorn's own raises the signal again."""
+    """Return a uvicorn server that exits cleanly on SIGINT and SIGTERM instead of raising the signal again."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -140,7 +137,7 @@ def _clean_virtual_tables(tables: VirtualTables, stop: threading.Event, grace_ms
         try:
             deleted = tables.clean()
         except StreamhouseError as error:
-            logger.warning("could not delete expired files of hot rows, retrying later: %s", error)
+            logger.warning("cannot delete expired files of hot rows, retrying later: %s", error)
         else:
             if deleted:
-                logger.info("deleted the hot rows' files of %d former states", len(deleted))
+                logger.info("deleted %d expired virtual tables", len(deleted))

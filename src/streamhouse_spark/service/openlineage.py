@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import dataset_name
+from streamhouse_spark.core.warehouse_layout import dataset_name
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.tiering.job import TieringReport
 from streamhouse_spark.table.table import Table

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Final, Literal
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency

@@ -1,6 +1,6 @@
 """Storage on Azure Blob Storage. The only module that imports Azure's packages.
 
-It uses the blob endpoint, which accounts with and without a hierarchical namespace have. That endpoint honours
+Requests use the blob endpoint, which accounts with and without a hierarchical namespace have. This endpoint honours
 ``If-None-Match`` for a put and for a committed block list.
 """
 
@@ -16,7 +16,15 @@ from streamhouse_spark.core.clock import SystemClock, World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.storage.base import Bytes
-from streamhouse_spark.storage.remote.client import Blob, ClientCache, MultipartUpload, Page, StoreClock
+from streamhouse_spark.storage.remote.client import (
+    Blob,
+    ClientCache,
+    MultipartUpload,
+    Page,
+    StoreClock,
+    TokenFile,
+    open_token_file,
+)
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX
 from streamhouse_spark.storage.remote.retry import (
     SLOW_DOWN,
@@ -26,15 +34,13 @@ from streamhouse_spark.storage.remote.retry import (
     RetryPolicy,
     to_one_line,
 )
-from streamhouse_spark.storage.remote.settings import (
+from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    TokenFile,
     mask_secrets,
+    parse_key_prefix,
     parse_seconds,
-    plain_prefix,
     select_settings,
-    token_file,
 )
 from streamhouse_spark.storage.remote.storage import BlobStorage
 
@@ -69,7 +75,7 @@ _URL: Final = re.compile(
 class AzureAddress:
     """A container, and the settings to reach it. ``repr`` shows no secret.
 
-    Without credentials the Azure identity of this machine is used.
+    Without credentials, the Azure identity of this machine is used.
     """
 
     account: str
@@ -91,7 +97,7 @@ class AzureAddress:
 
     @classmethod
     def parse(cls, url: str, settings: Mapping[str, str]) -> tuple[AzureAddress, str]:
-        """Return the address and the root's name in the container. Raises `InvalidOptionError`."""
+        """Return the address, and the key prefix of the warehouse in the container. Raises `InvalidOptionError`."""
         match = _URL.match(url)
         if match is None:
             raise InvalidOptionError(
@@ -99,7 +105,7 @@ class AzureAddress:
                 "abfss://<container>@<account>.dfs.core.windows.net/<prefix>; credentials belong into the settings "
                 "adls.account-key and the like",
             )
-        prefix = plain_prefix(url, match["prefix"])
+        prefix = parse_key_prefix(url, match["prefix"])
         ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             account=match["account"],
@@ -141,7 +147,7 @@ class AzureAddress:
         return f"{self.scheme}://{self.authority}/{self.account}"
 
     @property
-    def is_microsofts(self) -> bool:
+    def is_microsoft(self) -> bool:
         """Whether requests go to Azure itself."""
         clouds = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
         return self.authority is None and self.domain in clouds
@@ -203,8 +209,8 @@ class AzureBlobs:
     def __init__(self, address: AzureAddress) -> None:
         boot_ms = SystemClock().boot_ms
         self.clock = StoreClock(boot_ms)
-        self.is_known = address.is_microsofts
-        self.token_file = token_file(address.sas_token_file, "adls.sas-token-file")
+        self.is_known = address.is_microsoft
+        self.token_file = open_token_file(address.sas_token_file, "adls.sas-token-file")
         self._secrets = address.secrets
         self._container = ContainerClient(
             address.account_url,
@@ -217,7 +223,7 @@ class AzureBlobs:
             max_chunk_get_size=_SINGLE_BYTES_MAX,
         )
 
-    def judge(self, error: Exception) -> Failure:
+    def classify_failure(self, error: Exception) -> Failure:
         status = int(getattr(error, "status_code", None) or 0)
         code = str(getattr(getattr(error, "error_code", None), "value", getattr(error, "error_code", None)) or "")
         kind = _kind_of(error, status, code)
@@ -257,14 +263,14 @@ class AzureBlobs:
     def begin(self, name: str, attempt: str) -> MultipartUpload:
         return _Blocks(self._blob(name), attempt)
 
-    def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page:
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page:
         about: dict[str, Any] = {"name_starts_with": prefix, "include": ["metadata"], "results_per_page": _PAGE_BLOBS}
         listing = (
             self._container.walk_blobs(delimiter=delimiter, **about)
             if delimiter
             else self._container.list_blobs(**about)
         )
-        pages = listing.by_page(following)
+        pages = listing.by_page(page_token)
         items = list(next(pages, ()))
         blobs = [
             Blob(item.name, int(item.size), round(item.last_modified.timestamp() * 1000))
@@ -277,7 +283,7 @@ class AzureBlobs:
     def delete(self, name: str) -> None:
         self._blob(name).delete_blob(delete_snapshots="include")
 
-    def ask_time(self) -> None:
+    def request_time(self) -> None:
         self._container.get_container_properties()
 
     def _blob(self, name: str) -> BlobClient:
@@ -340,9 +346,9 @@ class _TimedTransport(RequestsTransport):  # type: ignore[misc]
 
     def send(self, request: Any, **options: Any) -> Any:
         sent_ms = self._boot_ms()
-        answer = super().send(request, **options)
-        self._clock.observe(answer.headers.get("Date"), sent_ms, self._boot_ms())
-        return answer
+        response = super().send(request, **options)
+        self._clock.observe(response.headers.get("Date"), sent_ms, self._boot_ms())
+        return response
 
 
 def _kind_of(error: Exception, status: int, code: str) -> FailureKind:

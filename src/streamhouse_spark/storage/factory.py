@@ -1,4 +1,4 @@
-"""Opens the store of a warehouse's location."""
+"""Opens the store at the location of a warehouse."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import MOUNTS, LocalStorage, mount_of
 
 SINGLE_HOST_SETTING = "storage.local.single-host"
-"""``true``: no other host ever opens this warehouse, so that it may lie on a network file system."""
+"""``true`` allows a warehouse on a network file system, provided that no other host opens it."""
 
 FSYNC_SETTING = "storage.local.fsync"
-"""``false``: appends return before their rows are on disk, and take about half the time.
+"""``false`` makes appends return before their rows are on disk, in about half the time.
 
-Killed processes still lose nothing. After a power loss or a crash of the operating system, rows that were acknowledged
-within the last seconds may be lost, or a table's latest files torn (reads then fail). For tests, and for data that can
-be loaded again. Applies to this process's writes only.
+A killed process still loses nothing. A power loss or a crash of the operating system may lose rows that were
+acknowledged in the last seconds, or tear the latest files of a table, so that reads fail. For tests and reloadable
+data. Applies to the writes of this process only.
 """
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
@@ -38,8 +38,8 @@ _NETWORK_TYPES = frozenset({
 def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
     """Return the store at a path or URL, without connecting to it.
 
-    ``settings`` are the warehouse's, with pyiceberg's names: ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``. Raises
-    `InvalidOptionError` for an invalid location or setting, `MissingExtraError` for a missing dependency.
+    ``settings`` are those of the warehouse, named as in pyiceberg: ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``. Raises
+    `InvalidOptionError` for an invalid location or setting, and `MissingExtraError` for a missing package.
     """
     settings = settings or {}
     if not location:
@@ -97,13 +97,10 @@ def _file_path(url: str) -> str:
 
 
 def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
-    """Return type and mount point of the network file system that ``path`` lies on (or would); None for a local one.
+    """Return type and mount point of the network file system that contains ``path``.
 
-    None also if the operating system has no ``/proc/mounts``.
+    Returns None for a local file system, or if the operating system has no ``/proc/mounts``. ``path`` need not exist.
     """
     mount = mount_of(path, mounts)
-    return f"{mount.type} at {mount.point}" if mount and _is_network_type(mount.type) else None
-
-
-def _is_network_type(fs_type: str) -> bool:
-    return fs_type in _NETWORK_TYPES or fs_type.startswith("fuse.")
+    is_network = mount is not None and (mount.type in _NETWORK_TYPES or mount.type.startswith("fuse."))
+    return f"{mount.type} at {mount.point}" if mount and is_network else None

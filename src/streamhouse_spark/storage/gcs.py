@@ -1,7 +1,7 @@
 """Storage on Google Cloud Storage, with its JSON API. The only module that imports google-auth.
 
-Google's own storage client loads gRPC, whose threads do not survive a fork, and Spark forks its workers. google-auth
-handles the hard part, credentials and their renewal; six requests remain. Put-if-absent is ``ifGenerationMatch=0``.
+Google's own storage client loads gRPC, whose threads do not survive a fork, but Spark forks its workers. google-auth
+handles credentials and their renewal; the few requests are sent here. Put-if-absent is ``ifGenerationMatch=0``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from streamhouse_spark.core.clock import SystemClock, World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
 from streamhouse_spark.storage.base import Bytes
-from streamhouse_spark.storage.remote.client import Blob, ClientCache, MultipartUpload, Page, StoreClock
+from streamhouse_spark.storage.remote.client import (
+    Blob,
+    ClientCache,
+    MultipartUpload,
+    Page,
+    StoreClock,
+    TokenFile,
+    open_token_file,
+)
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT
 from streamhouse_spark.storage.remote.retry import (
     SLOW_DOWN,
@@ -30,17 +38,15 @@ from streamhouse_spark.storage.remote.retry import (
     RetryPolicy,
     to_one_line,
 )
-from streamhouse_spark.storage.remote.settings import (
+from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    TokenFile,
     mask_secrets,
     parse_boolean,
+    parse_key_prefix,
     parse_seconds,
     parse_url,
-    plain_prefix,
     select_settings,
-    token_file,
 )
 from streamhouse_spark.storage.remote.storage import BlobStorage
 
@@ -56,7 +62,7 @@ _NAMES: Final = (
     "gcs.request-timeout",
 )
 _IGNORED: Final = ("gcs.oauth2.token-expires-at", "gcs.access", "gcs.consistency", "gcs.default-bucket-location")
-"""Settings of pyiceberg without effect here."""
+"""Settings of pyiceberg that have no effect."""
 _URL: Final = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
@@ -64,7 +70,7 @@ _URL: Final = re.compile(r"gs://(?P<bucket>[a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?
 class GcsAddress:
     """A bucket, and the settings to reach it. ``repr`` shows no secret.
 
-    Without a token the application default credentials of this machine are used.
+    Without a token, the application default credentials of this machine are used.
     """
 
     bucket: str
@@ -80,12 +86,12 @@ class GcsAddress:
 
     @classmethod
     def parse(cls, url: str, settings: Mapping[str, str]) -> tuple[GcsAddress, str]:
-        """Return the address and the root's name in the bucket. Raises `InvalidOptionError`."""
+        """Return the address, and the key prefix of the warehouse in the bucket. Raises `InvalidOptionError`."""
         match = _URL.match(url)
         if match is None:
             shown = "credentials in it" if "@" in url else repr(url)
             raise InvalidOptionError(f"warehouse URL: found {shown}, expected gs://<bucket>/<prefix>")
-        prefix = plain_prefix(url, match["prefix"])
+        prefix = parse_key_prefix(url, match["prefix"])
         ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
         address = cls(
             bucket=match["bucket"],
@@ -104,7 +110,7 @@ class GcsAddress:
         return address, prefix
 
     @property
-    def is_googles(self) -> bool:
+    def is_google(self) -> bool:
         """Whether requests go to Google itself."""
         host = urlsplit(self.host).hostname or ""
         return host == "storage.googleapis.com" or host.endswith(".storage.googleapis.com")
@@ -136,37 +142,38 @@ _PAGE_OBJECTS: Final = 1_000
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _NO_OBJECT: Final = ("No such object", "Not Found")
 _UNFINISHED: Final = 308
-"""The status of a part that is not the last."""
+"""The status of the response to a part that is not the last."""
 _BYTES: Final = "application/octet-stream"
 _JSON: Final = "application/json; charset=UTF-8"
 _DENIED: Final = (
-    "grant the role Storage Object User on the bucket (without the right to list, the store denies access where an "
-    "object is absent)"
+    "grant the role Storage Object User on the bucket (without the right to list, the store reports denied access "
+    "instead of an absent object)"
 )
 _CREDENTIALS: Final = (
     "run 'gcloud auth application-default login', set GOOGLE_APPLICATION_CREDENTIALS, or set gcs.oauth2.token"
 )
 
 
-class AnswerError(Exception):
+class ResponseError(Exception):
     """A response that reports a failure."""
 
-    def __init__(self, answer: requests.Response, *, is_put: bool) -> None:
-        self.status = answer.status_code
+    def __init__(self, response: requests.Response, *, is_put: bool) -> None:
+        self.status = response.status_code
         self.is_put = is_put
         try:
-            details = answer.json()["error"]
+            details = response.json()["error"]
             message, reason = str(details["message"]), str((details.get("errors") or [{}])[0].get("reason") or "")
         except (ValueError, LookupError, TypeError, AttributeError):
-            message, reason = answer.text, ""
+            message, reason = response.text, ""
         self.reason = reason
         self.message = message
         super().__init__(message)
 
     @property
-    def tells_of_an_object(self) -> bool:
-        """Whether a 404 is the store's own statement about an object. Another may come from a gateway, or mean the
-        bucket.
+    def is_about_object(self) -> bool:
+        """Whether a 404 is the store's own statement about an object.
+
+        Another 404 may come from a gateway, or refer to the bucket.
         """
         if "bucket does not exist" in self.message:
             return False
@@ -176,16 +183,16 @@ class AnswerError(Exception):
 class GcsBlobs:
     """The objects of one bucket."""
 
-    failures: tuple[type[Exception], ...] = (AnswerError, GoogleAuthError, requests.RequestException, OSError)
+    failures: tuple[type[Exception], ...] = (ResponseError, GoogleAuthError, requests.RequestException, OSError)
     condition = "ifGenerationMatch=0"
     parts_in_flight_max = 1
-    """A resumable upload is sequential."""
+    """The parts of a resumable upload are sequential."""
 
     def __init__(self, address: GcsAddress) -> None:
         self._boot_ms = SystemClock().boot_ms
         self.clock = StoreClock(self._boot_ms)
-        self.is_known = address.is_googles
-        self.token_file = token_file(address.token_file, "gcs.oauth2.token-file")
+        self.is_known = address.is_google
+        self.token_file = open_token_file(address.token_file, "gcs.oauth2.token-file")
         self._secrets = address.secrets
         self._timeouts = (address.connect_timeout_seconds, address.request_timeout_seconds)
         self._parameters = {"userProject": address.project_id} if address.project_id else {}
@@ -193,11 +200,11 @@ class GcsBlobs:
         self._uploads = f"{address.host}/upload/storage/v1/b/{address.bucket}/o"
         self._session = _session(address, self.token_file)
 
-    def judge(self, error: Exception) -> Failure:
+    def classify_failure(self, error: Exception) -> Failure:
         kind = _kind_of(error)
-        status = error.status if isinstance(error, AnswerError) else 0
+        status = error.status if isinstance(error, ResponseError) else 0
         refused = kind is FailureKind.FINAL and (status in (401, 403) or isinstance(error, GoogleAuthError))
-        reason = error.reason if isinstance(error, AnswerError) and error.reason else type(error).__name__
+        reason = error.reason if isinstance(error, ResponseError) and error.reason else type(error).__name__
         head = f"{reason} (HTTP {status})" if status else reason
         message = to_one_line(str(error), self._secrets + (self.token_file.secrets if self.token_file else ()))
         return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind, status), refused)
@@ -207,13 +214,13 @@ class GcsBlobs:
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
         try:
-            answer = self._call("GET", self._object(name), f"bytes={start}-{end - 1}", alt="media")
-        except AnswerError as error:
+            response = self._call("GET", self._object(name), f"bytes={start}-{end - 1}", alt="media")
+        except ResponseError as error:
             if error.status == 416:  # the object ends before the range
                 return b""
             raise
         # A store may ignore Range and send everything.
-        return answer.content if answer.status_code == 206 else answer.content[start:end]
+        return response.content if response.status_code == 206 else response.content[start:end]
 
     def size_bytes(self, name: str) -> int:
         return int(self._call("GET", self._object(name), fields="size").json().get("size", 0))
@@ -241,13 +248,13 @@ class GcsBlobs:
     def begin(self, name: str, attempt: str) -> MultipartUpload:
         about = json.dumps({"metadata": {ATTEMPT: attempt}}).encode()
         headers = {"Content-Type": _JSON, "X-Upload-Content-Type": _BYTES}
-        answer = self._put(about, headers, uploadType="resumable", name=name, ifGenerationMatch="0")
-        return _Resumable(self, answer.headers["Location"])
+        response = self._put(about, headers, uploadType="resumable", name=name, ifGenerationMatch="0")
+        return _Resumable(self, response.headers["Location"])
 
-    def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page:
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page:
         about = {"prefix": prefix, "maxResults": str(_PAGE_OBJECTS)}
         about |= {"delimiter": delimiter} if delimiter else {}
-        about |= {"pageToken": following} if following else {}
+        about |= {"pageToken": page_token} if page_token else {}
         fields = "items(name,size,updated),prefixes,nextPageToken"
         listing = self._call("GET", f"{self._bucket}/o", fields=fields, **about).json()
         blobs = [
@@ -258,11 +265,11 @@ class GcsBlobs:
     def delete(self, name: str) -> None:
         self._call("DELETE", self._object(name))
 
-    def ask_time(self) -> None:
+    def request_time(self) -> None:
         self._call("GET", self._bucket, fields="name")
 
     def send_part(self, session_url: str, body: bytes, span: str) -> requests.Response:
-        """Send a part of an upload; ``span`` is its range, as in ``Content-Range``."""
+        """Send a part of an upload. ``span`` is its range, as in ``Content-Range``."""
         headers = {"Content-Range": f"bytes {span}"}
         return self._request("PUT", session_url, headers, body, {}, allowed=_UNFINISHED)
 
@@ -291,17 +298,17 @@ class GcsBlobs:
     ) -> requests.Response:
         """Send one request. Raises one of the `failures`. ``allowed`` is a status that is not a failure."""
         sent_ms = self._boot_ms()
-        answer: requests.Response = self._session.request(
+        response: requests.Response = self._session.request(
             method, url, params=parameters, headers=headers, data=body, timeout=self._timeouts, allow_redirects=False
         )
-        self.clock.observe(answer.headers.get("Date"), sent_ms, self._boot_ms())
-        if answer.status_code >= 300 and answer.status_code != allowed:
-            raise AnswerError(answer, is_put=method in ("POST", "PUT"))
-        return answer
+        self.clock.observe(response.headers.get("Date"), sent_ms, self._boot_ms())
+        if response.status_code >= 300 and response.status_code != allowed:
+            raise ResponseError(response, is_put=method in ("POST", "PUT"))
+        return response
 
 
 class _Resumable:
-    """A resumable upload. The condition is given when it starts, and checked at its end."""
+    """A resumable upload. Its condition is sent with the first request, and checked at the end."""
 
     def __init__(self, blobs: GcsBlobs, session_url: str) -> None:
         self._blobs = blobs
@@ -316,13 +323,13 @@ class _Resumable:
         stored = self._begin
         while True:
             span = f"{stored}-{end - 1}/{total}" if stored < end else f"*/{total}"
-            answer = self._blobs.send_part(self._url, data[stored - self._begin :], span)
-            if answer.status_code != _UNFINISHED:
+            response = self._blobs.send_part(self._url, data[stored - self._begin :], span)
+            if response.status_code != _UNFINISHED:
                 break
-            before, stored = stored, _count_stored_bytes(answer)
+            before, stored = stored, _count_stored_bytes(response)
             if stored >= end and not is_last:
                 break
-            if stored <= before:  # the caller retries the part, or starts again
+            if stored <= before:  # the caller retries the part, or restarts the upload
                 raise ConnectionError(f"the upload has {stored} bytes after a part that ends at {end}")
         self._begin = end
 
@@ -333,8 +340,8 @@ class _Resumable:
         self._blobs.cancel(self._url)
 
 
-def _count_stored_bytes(answer: requests.Response) -> int:
-    held = answer.headers.get("Range", "")
+def _count_stored_bytes(response: requests.Response) -> int:
+    held = response.headers.get("Range", "")
     return int(held.rpartition("-")[2]) + 1 if held else 0
 
 
@@ -343,10 +350,10 @@ def _time_ms(text: str) -> int:
 
 
 def _kind_of(error: Exception) -> FailureKind:
-    if isinstance(error, AnswerError):
+    if isinstance(error, ResponseError):
         if error.status == 412 and error.is_put:
             return FailureKind.EXISTS
-        if error.status == 404 and error.tells_of_an_object:
+        if error.status == 404 and error.is_about_object:
             return FailureKind.ABSENT
         if error.status in (429, 503):
             return FailureKind.THROTTLED
@@ -380,8 +387,8 @@ class _TokenOfFile(google.auth.credentials.Credentials):
     def before_request(self, request: Any, method: str, url: str, headers: dict[str, str]) -> None:  # noqa: ARG002
         headers["authorization"] = f"Bearer {self._file.text}"
 
-    def refresh(self, request: Any) -> None:  # noqa: ARG002 - the file is read again where requests are sent again
-        raise RefreshError("the store takes the token of the file no longer")  # type: ignore[no-untyped-call]
+    def refresh(self, request: Any) -> None:  # noqa: ARG002 - retries read the file again
+        raise RefreshError("the store rejects the token of the file")  # type: ignore[no-untyped-call]
 
 
 def _session(address: GcsAddress, file: TokenFile | None) -> requests.Session:
@@ -406,7 +413,7 @@ CLIENTS: ClientCache[GcsAddress, GcsBlobs] = ClientCache(GcsBlobs)
 def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings.
 
-    The default are the application default credentials of this machine. Raises `InvalidOptionError`.
+    By default, it uses the application default credentials of this machine. Raises `InvalidOptionError`.
     """
     address, prefix = GcsAddress.parse(url, settings)
     return BlobStorage(url, prefix, address, world, RetryPolicy.parse(settings))

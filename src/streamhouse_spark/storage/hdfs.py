@@ -1,17 +1,17 @@
-"""Storage in an HDFS folder, with WebHDFS over HTTP: a NameNode responds, and redirects to a DataNode for bytes.
+"""Storage in an HDFS folder, with WebHDFS over HTTP: the NameNode responds, and redirects data requests to a DataNode.
 
 Hadoop's own library would need a JVM in the process.
 
-An object is written under a temporary name in its folder, which starts with ``.tmp-``, and then renamed. A file that is
-written in place could be read half-written, and a rename is atomic at the NameNode. A crash leaves the temporary file
-behind; `list` does not return it, and orphan cleaning deletes it (`list_temporary`).
+An object is written under a temporary name in its folder, which starts with ``.tmp-``, and then renamed. Readers could
+see a half-written file that was written in place, but a rename is atomic at the NameNode. After a crash the temporary
+file remains: `list` omits it, and orphan cleaning finds it with `list_temporary` and deletes it.
 
 Put-if-absent is ``RENAME`` with ``renameoptions=NONE``: the NameNode decides it under one lock, and it fails if the
-destination exists. Without this parameter ``RENAME`` responds ``false`` then, without a reason, and moves the file into
-a folder of that name.
+destination exists. Without this parameter, ``RENAME`` responds ``false`` without a reason, and moves the file into an
+existing folder of that name.
 
 Durable means what HDFS guarantees for a closed file: each DataNode of its pipeline has the bytes, at least in memory,
-and the NameNode's journal has the file and its name.
+and the journal of the NameNode has the file and its name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink
-from streamhouse_spark.storage.remote.client import ClientCache, StoreClock
+from streamhouse_spark.storage.remote.client import ClientCache, StoreClock, open_token_file
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
 from streamhouse_spark.storage.remote.retry import (
@@ -44,15 +44,14 @@ from streamhouse_spark.storage.remote.retry import (
     RetryPolicy,
     to_one_line,
 )
-from streamhouse_spark.storage.remote.settings import (
+from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
     mask_secrets,
+    parse_key_prefix,
     parse_seconds,
     parse_url,
-    plain_prefix,
     select_settings,
-    token_file,
 )
 from streamhouse_spark.storage.remote.storage import READS_MAX, RemoteStorage
 
@@ -76,9 +75,9 @@ class HdfsAddress:
     """A cluster, and the settings to reach it. ``repr`` shows no secret."""
 
     namenodes: tuple[str, ...]
-    """The WebHDFS URLs of the NameNodes, one of which is active."""
+    """The WebHDFS URLs of the NameNodes. At most one NameNode is active."""
     user: str | None
-    """The user of requests; None with a token, which identifies the user."""
+    """The user of requests, or None with a token, which identifies the user."""
     token: str | None = field(default=None, repr=False)
     token_file: str | None = None
     """The path of a file with a delegation token that is renewed externally."""
@@ -87,7 +86,7 @@ class HdfsAddress:
 
     @classmethod
     def parse(cls, url: str, settings: Mapping[str, str]) -> tuple[HdfsAddress, str]:
-        """Return the address and the root's path, without slashes at its ends. Raises `InvalidOptionError`."""
+        """Return the address and the path of the warehouse without outer slashes. Raises `InvalidOptionError`."""
         match = _URL.match(url)
         if match is None:
             shown = "a user name in it" if "@" in url else repr(url)
@@ -95,7 +94,7 @@ class HdfsAddress:
                 f"warehouse URL: found {shown}, expected hdfs://<host>:<port>/<path> with the NameNode's host, or the "
                 f"name of a nameservice; a user belongs in the setting {_USER}"
             )
-        path = plain_prefix(url, match["path"], "path")
+        path = parse_key_prefix(url, match["path"], "path")
         if ":" in path:
             raise InvalidOptionError(f"warehouse URL {url!r}: its path holds a colon, which HDFS does not take")
         ours = select_settings(settings, _PREFIX, (*_NAMES, _KERBEROS, *_IGNORED))
@@ -155,13 +154,13 @@ except ImportError as import_error:
 Body = bytes | Iterable[bytes]
 
 _CONNECTIONS_MAX: Final = 48
-_AWAY_MS: Final = 60_000
-"""An unreachable DataNode is avoided for this time: the NameNode notices after some minutes."""
+_UNREACHABLE_MS: Final = 60_000
+"""Time for which an unreachable DataNode is avoided. The NameNode notices its failure after some minutes."""
 _NOTHING: Final[Mapping[str, str]] = {}
 _EXCLUDED: Final = "excludedatanodes"
 _TOKEN_IN_URL: Final = re.compile(r"(?i)(delegation=)[^&\s'\")]+")
-_ASKED_OF_ANOTHER: Final = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
-_DID_NOTHING: Final = _ASKED_OF_ANOTHER | {"SafeModeException", "RetriableException", "ServerTooBusyException"}
+_NOT_ACTIVE: Final = frozenset({"StandbyException", "ObserverRetryOnActiveException"})
+_DID_NOTHING: Final = _NOT_ACTIVE | {"SafeModeException", "RetriableException", "ServerTooBusyException"}
 _DENIED: Final = frozenset({
     "AccessControlException", "AuthenticationException", "AuthorizationException", "InvalidToken", "SecurityException",
 })  # fmt: skip
@@ -191,7 +190,7 @@ _REMEDIES: Final = {
 }
 
 
-class AnswerError(Exception):
+class ResponseError(Exception):
     """A response that reports a failure."""
 
     def __init__(
@@ -200,24 +199,24 @@ class AnswerError(Exception):
         super().__init__(message)
         self.status = status
         self.name = name
-        """The class of Hadoop's exception; empty if the response is not one of WebHDFS."""
+        """The class of Hadoop's exception, or empty if the response is not from WebHDFS."""
         self.operation = operation
         self.asks_for_kerberos = asks_for_kerberos
 
     @classmethod
-    def of(cls, answer: requests.Response, operation: str) -> AnswerError:
-        asks_for_kerberos = "negotiate" in answer.headers.get("WWW-Authenticate", "").lower()
+    def of(cls, response: requests.Response, operation: str) -> ResponseError:
+        asks_for_kerberos = "negotiate" in response.headers.get("WWW-Authenticate", "").lower()
         try:
-            details = answer.json()["RemoteException"]
+            details = response.json()["RemoteException"]
             message, name = str(details["message"]), str(details["exception"]).rpartition("$")[2]
         except (ValueError, LookupError, TypeError):
-            message, name = str(answer.reason or ""), ""
+            message, name = str(response.reason or ""), ""
         message = message.partition("\n")[0]  # a stack trace may follow
-        return cls(answer.status_code, name, message, operation, asks_for_kerberos=asks_for_kerberos)
+        return cls(response.status_code, name, message, operation, asks_for_kerberos=asks_for_kerberos)
 
 
-class ForeignAnswerError(Exception):
-    """A response that WebHDFS does not give."""
+class InvalidResponseError(Exception):
+    """A response that does not conform to WebHDFS."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,12 +224,12 @@ class Entry:
     """A file or a folder."""
 
     name: str
-    """Its name in its folder; empty if it was requested itself."""
+    """Its name in its folder, or empty if the entry itself was requested."""
     is_folder: bool
     size_bytes: int
     modified_ms: int
     file_id: int
-    """The id of this file. It survives renames, and is never reused."""
+    """The id of the file, which survives renames and is never reused."""
 
     @classmethod
     def of(cls, status: dict[str, Any]) -> Entry:
@@ -249,7 +248,7 @@ Entries = list[Entry]
 class WebHdfs:
     """The files of one cluster. Names are paths without the leading slash."""
 
-    failures: tuple[type[Exception], ...] = (AnswerError, ForeignAnswerError, requests.RequestException, OSError)
+    failures: tuple[type[Exception], ...] = (ResponseError, InvalidResponseError, requests.RequestException, OSError)
     condition = "RENAME with renameoptions=NONE"
     is_known = False
     """Gateways implement the same API on other stores."""
@@ -262,9 +261,9 @@ class WebHdfs:
         self._namenodes = address.namenodes
         self._active = 0
         """The NameNode to use first. Concurrent updates are harmless: each thread continues with the next one."""
-        self._away: dict[str, int] = {}
-        """Address of an unreachable DataNode → the time until which it is avoided."""
-        self.token_file = token_file(address.token_file, TOKEN_FILE)
+        self._unreachable: dict[str, int] = {}
+        """Address of an unreachable DataNode → the time until which it is avoided, by the boot clock."""
+        self.token_file = open_token_file(address.token_file, TOKEN_FILE)
         self._fixed_identity = {"delegation": address.token} if address.token else {"user.name": address.user or ""}
         self._session = requests.Session()
         for scheme in ("https://", "http://"):
@@ -278,7 +277,7 @@ class WebHdfs:
     def get_range(self, name: str, start: int, end: int) -> bytes:
         try:
             return self._open(name, {"offset": str(start), "length": str(end - start)})
-        except AnswerError as error:
+        except ResponseError as error:
             if error.name == "IOException" and start >= self.size_bytes(name):  # the file ends before the range
                 return b""
             raise
@@ -287,51 +286,53 @@ class WebHdfs:
         return self.entry(name).size_bytes
 
     def entry(self, name: str) -> Entry:
-        """Return the entry of a file. Raises an error for a folder."""
-        answer = self._ask("GET", "GETFILESTATUS", name)
-        entry = Entry.of(answer.json()["FileStatus"])
+        """Return the entry of a file. Raises `ResponseError` for a folder."""
+        response = self._send_to_namenode("GET", "GETFILESTATUS", name)
+        entry = Entry.of(response.json()["FileStatus"])
         if entry.is_folder:
-            raise AnswerError(404, "FileNotFoundException", f"/{name} is a folder", "GETFILESTATUS")
+            raise ResponseError(404, "FileNotFoundException", f"/{name} is a folder", "GETFILESTATUS")
         return entry
 
     def children(self, folder: str, after: str | None) -> tuple[Entries, bool]:
-        """Return the next entries of a folder in name order, and whether more follow."""
-        answer = self._ask("GET", "LISTSTATUS_BATCH", folder, {} if after is None else {"startafter": after})
-        listing = answer.json()["DirectoryListing"]
+        """Return a page of the entries of a folder after a name, and whether more follow."""
+        response = self._send_to_namenode(
+            "GET", "LISTSTATUS_BATCH", folder, {} if after is None else {"startafter": after}
+        )
+        listing = response.json()["DirectoryListing"]
         entries = [Entry.of(status) for status in listing["partialListing"]["FileStatuses"]["FileStatus"]]
         if any(entry.name == after for entry in entries):
-            raise ForeignAnswerError(f"a listing of /{folder} begins again at {after!r}")
+            raise InvalidResponseError(f"a listing of /{folder} begins again at {after!r}")
         return [entry for entry in entries if entry.name], bool(listing["remainingEntries"])
 
     def write(self, name: str, body: Body) -> None:
-        """Write a file under a name that no other writer uses, and create its folders. Readers can see it
-        half-written.
-        """
-        answer = self._ask("PUT", "CREATE", name, {"overwrite": "false", **self._without_away()}, allowed=307)
-        self._send_on("PUT", "CREATE", answer, body)
+        """Write a file under a unique name, and create its folders. Readers can see the file half-written."""
+        response = self._send_to_namenode(
+            "PUT", "CREATE", name, {"overwrite": "false", **self._exclude_unreachable()}, allowed=307
+        )
+        self._send_to_datanode("PUT", "CREATE", response, body)
 
     def rename(self, name: str, to: str, *, replace: bool) -> None:
-        """Rename a file. Without ``replace``, only if the new name is free."""
+        """Rename a file. Without ``replace``, fail if the new name exists."""
         options = "OVERWRITE" if replace else "NONE"
-        answer = self._ask("PUT", "RENAME", name, {"destination": f"/{to}", "renameoptions": options})
-        if answer.content:
-            raise ForeignAnswerError(f"RENAME takes no renameoptions here, and says {answer.text[:60]!r}")
+        response = self._send_to_namenode("PUT", "RENAME", name, {"destination": f"/{to}", "renameoptions": options})
+        if response.content:
+            raise InvalidResponseError(f"RENAME takes no renameoptions here, and says {response.text[:60]!r}")
 
     def delete(self, name: str) -> None:
-        self._ask("DELETE", "DELETE", name, {"recursive": "false"})
+        self._send_to_namenode("DELETE", "DELETE", name, {"recursive": "false"})
 
-    def ask_time(self) -> None:
-        self._ask("GET", "GETFILESTATUS", "")
+    def request_time(self) -> None:
+        self._send_to_namenode("GET", "GETFILESTATUS", "")
 
-    # -- answers ----------------------------------------------------------------------------------------------------
+    # -- responses --------------------------------------------------------------------------------------------------
 
-    def judge(self, error: Exception) -> Failure:
+    def classify_failure(self, error: Exception) -> Failure:
         kind = _kind_of(error)
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
         message = to_one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
-        refused = kind is FailureKind.FINAL and isinstance(error, AnswerError) and _is_denied(error)
+        refused = kind is FailureKind.FINAL and isinstance(error, ResponseError) and _is_denied(error)
         head = type(error).__name__
-        if isinstance(error, AnswerError):
+        if isinstance(error, ResponseError):
             head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
         return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind), refused)
 
@@ -340,53 +341,55 @@ class WebHdfs:
         return {"delegation": self.token_file.text} if self.token_file else self._fixed_identity
 
     def _open(self, name: str, about: dict[str, str]) -> bytes:
-        answer = self._ask("GET", "OPEN", name, {**about, **self._without_away()}, allowed=307)
-        if answer.status_code == 307:
-            answer = self._send_on("GET", "OPEN", answer, None)
-        length = answer.headers.get("Content-Length")
-        if length is not None and int(length) != len(answer.content):
-            raise ConnectionError(f"{len(answer.content)} of {length} bytes arrived")
-        return answer.content
+        response = self._send_to_namenode("GET", "OPEN", name, {**about, **self._exclude_unreachable()}, allowed=307)
+        if response.status_code == 307:
+            response = self._send_to_datanode("GET", "OPEN", response, None)
+        length = response.headers.get("Content-Length")
+        if length is not None and int(length) != len(response.content):
+            raise ConnectionError(f"{len(response.content)} of {length} bytes arrived")
+        return response.content
 
-    def _ask(
+    def _send_to_namenode(
         self, method: str, operation: str, name: str, about: Mapping[str, str] = _NOTHING, *, allowed: int = 0
     ) -> requests.Response:
-        """Send a request to the NameNode that responded last; after a failure the next request goes to another one."""
+        """Send a request to the NameNode that responded last. After a failure, the next request uses another one."""
         at, sent_ms = self._active, self._boot_ms()
         url = f"{self._namenodes[at]}/webhdfs/v1/{quote(name)}"
         try:
-            answer = self._request(method, url, None, {"op": operation, **self._identity, **about})
+            response = self._request(method, url, None, {"op": operation, **self._identity, **about})
         except requests.RequestException:
             self._active = (at + 1) % len(self._namenodes)
             raise
-        date = answer.headers.get("Date", "")
-        self.clock.observe(date[: date.find("GMT") + 3], sent_ms, self._boot_ms())  # Jetty may send it twice
-        if answer.status_code >= 300 and answer.status_code != allowed:
-            error = AnswerError.of(answer, operation)
-            if error.name in _ASKED_OF_ANOTHER:
+        date = response.headers.get("Date", "")
+        self.clock.observe(date[: date.find("GMT") + 3], sent_ms, self._boot_ms())  # Jetty may send the date twice
+        if response.status_code >= 300 and response.status_code != allowed:
+            error = ResponseError.of(response, operation)
+            if error.name in _NOT_ACTIVE:
                 self._active = (at + 1) % len(self._namenodes)
-            if _EXCLUDED in about:  # maybe no DataNode is left
-                self._away.clear()
+            if _EXCLUDED in about:  # perhaps no DataNode is left
+                self._unreachable.clear()
             raise error
-        return answer
+        return response
 
-    def _send_on(self, method: str, operation: str, answer: requests.Response, body: Body | None) -> requests.Response:
-        """Send the request to the DataNode that the NameNode chose; its URL has all parameters."""
-        location = answer.headers.get("Location", "")
+    def _send_to_datanode(
+        self, method: str, operation: str, response: requests.Response, body: Body | None
+    ) -> requests.Response:
+        """Send the request to the DataNode that the NameNode chose. Its URL contains all parameters."""
+        location = response.headers.get("Location", "")
         if urlsplit(location).scheme not in ("http", "https"):
-            raise ForeignAnswerError(f"{operation} is answered without the URL of a DataNode")
+            raise InvalidResponseError(f"the response to {operation} has no URL of a DataNode")
         try:
-            answer = self._request(method, location, body, {})
+            response = self._request(method, location, body, {})
         except requests.ConnectionError:
-            self._away[_address_of(urlsplit(location).hostname or "")] = self._boot_ms() + _AWAY_MS
+            self._unreachable[_address_of(urlsplit(location).hostname or "")] = self._boot_ms() + _UNREACHABLE_MS
             raise
-        if answer.status_code >= 300:
-            raise AnswerError.of(answer, operation)
-        return answer
+        if response.status_code >= 300:
+            raise ResponseError.of(response, operation)
+        return response
 
-    def _without_away(self) -> dict[str, str]:
+    def _exclude_unreachable(self) -> dict[str, str]:
         now_ms = self._boot_ms()
-        away = sorted(address for address, until_ms in tuple(self._away.items()) if now_ms < until_ms)
+        away = sorted(address for address, until_ms in tuple(self._unreachable.items()) if now_ms < until_ms)
         return {_EXCLUDED: ",".join(away)} if away else {}
 
     def _request(self, method: str, url: str, body: Body | None, parameters: Mapping[str, str]) -> requests.Response:
@@ -396,7 +399,7 @@ class WebHdfs:
 
 
 def _address_of(host: str) -> str:
-    """Return the IP address of a DataNode, by which the NameNode knows it."""
+    """Return the IP address of a DataNode, which is its name at the NameNode."""
     try:
         return socket.gethostbyname(host)
     except OSError:
@@ -404,28 +407,28 @@ def _address_of(host: str) -> str:
 
 
 def _kind_of(error: Exception) -> FailureKind:
-    if not isinstance(error, AnswerError):
-        return FailureKind.FINAL if isinstance(error, ForeignAnswerError) else FailureKind.TRANSIENT
+    if not isinstance(error, ResponseError):
+        return FailureKind.FINAL if isinstance(error, InvalidResponseError) else FailureKind.TRANSIENT
     if error.name == "FileAlreadyExistsException" and error.operation == "RENAME":
         return FailureKind.EXISTS
-    if error.name == "FileNotFoundException":  # for a rename it is the source file
+    if error.name == "FileNotFoundException":  # a rename reports its source file
         return FailureKind.FINAL if error.operation == "RENAME" else FailureKind.ABSENT
     if error.name in _DID_NOTHING or error.status in (429, 503):
         return FailureKind.THROTTLED
     if error.status >= 500 or error.status == 408:
         return FailureKind.TRANSIENT
-    # An I/O error of the NameNode or a DataNode: a retry may use another one.
+    # An I/O error of the NameNode or a DataNode. A retry may use another node.
     return FailureKind.FINAL if error.name in _FINAL or not error.name else FailureKind.TRANSIENT
 
 
-def _is_denied(error: AnswerError) -> bool:
+def _is_denied(error: ResponseError) -> bool:
     return error.name in _DENIED or (not error.name and error.status in (401, 403))
 
 
 def _remedy(error: Exception, kind: FailureKind) -> str:
-    if isinstance(error, ForeignAnswerError):
+    if isinstance(error, InvalidResponseError):
         return _NOT_WEBHDFS
-    if isinstance(error, AnswerError):
+    if isinstance(error, ResponseError):
         if error.asks_for_kerberos:
             return _KERBEROS_REMEDY
         if error.name in _REMEDIES:
@@ -440,10 +443,10 @@ def _remedy(error: Exception, kind: FailureKind) -> str:
 
 
 def _text_of(error: Exception) -> str:
-    """Return the message of a failure without a URL, which may contain a token."""
+    """Return the message of a failure without its URL, which may contain a token."""
     request = getattr(error, "request", None)
     if isinstance(error, requests.RequestException) and request is not None:
-        return f"no answer of {urlsplit(request.url or '').netloc}"
+        return f"no response from {urlsplit(request.url or '').netloc}"
     return str(error)
 
 
@@ -464,7 +467,7 @@ class _TemporaryNames:
 
 
 def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
-    """Return the store at ``hdfs://host:port/path``, with the settings ``hdfs.*``. Raises `InvalidOptionError`."""
+    """Return the store at ``hdfs://host:port/path``, with the ``hdfs.*`` settings. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
     return HdfsStorage(url, path, address, world, RetryPolicy.parse(settings))
 
@@ -473,10 +476,10 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
     """A folder of a cluster."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
-        """Store the object, unless one exists. **Commit point:** the rename at the NameNode."""
+        """Store the object if the key is absent. **Commit point:** the rename at the NameNode."""
         body = bytes(data)
         with self._temporary(key) as temporary:
-            self._rename(key, self._write(key, temporary, body, len(body)), resend_unclear=False)
+            self._rename(key, self._write(key, temporary, body, len(body)), retry_unknown_outcome=False)
 
     def put(self, key: str, data: Bytes) -> None:
         """Store or replace the object. **Commit point:** the rename at the NameNode."""
@@ -492,20 +495,20 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
     @contextmanager
     def create(self, key: str) -> Iterator[Sink]:
-        """Buffer the object on this host until the context ends: a partly sent file cannot be continued safely.
+        """Buffer the object on this host until the context ends, because a partly sent file cannot be continued safely.
 
         **Commit point:** the rename at the NameNode.
         """
-        with HeldFile() as held, self._temporary(key) as temporary:
+        with BufferedBody() as held, self._temporary(key) as temporary:
             yield held
             written = self._write(key, temporary, held, held.size_bytes)
             entry = self.send("heads", "read", key, lambda hdfs, _: hdfs.entry(written))
             if entry.size_bytes != held.size_bytes:
                 raise StorageError(
-                    f"cannot write {self._url}/{key}: HDFS has {entry.size_bytes} of {held.size_bytes} bytes; try again"
+                    f"cannot write {self._url}/{key}: HDFS has {entry.size_bytes} of {held.size_bytes} bytes; retry"
                 )
             try:
-                self._rename(key, written, resend_unclear=True)
+                self._rename(key, written, retry_unknown_outcome=True)
             except StorageError:
                 if not self._is_stored(key, entry):
                     raise
@@ -521,7 +524,9 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         return sorted(entry.name for entry in self._children(prefix) if not entry.name.startswith(TEMPORARY))
 
     def check_writable(self) -> None:
-        """Test reads, put-if-absent, read-after-write, deletes and racing puts on probe objects, which are removed."""
+        """Verify reads, put-if-absent, read-after-write, deletes and concurrent puts with probe objects, which are
+        removed.
+        """
         prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
     @contextmanager
@@ -544,10 +549,11 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
                 with suppress(*hdfs.failures):  # orphan cleaning deletes it
                     hdfs.delete(name)
 
-    def _write(self, key: str, temporary: _TemporaryNames, body: bytes | HeldFile, size_bytes: int) -> str:
-        """Write a file, and return its name. Each attempt has its own name.
+    def _write(self, key: str, temporary: _TemporaryNames, body: bytes | BufferedBody, size_bytes: int) -> str:
+        """Write a file under a new temporary name, and return its name.
 
-        An abandoned attempt may still start at a DataNode, and would overwrite a complete file with a partial one.
+        Each attempt has its own name, because an abandoned attempt may still start at a DataNode, and would overwrite a
+        complete file with a partial one.
         """
 
         def write(hdfs: WebHdfs, _: str) -> str:
@@ -557,21 +563,21 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 
         return self.send("puts", "write", key, write, sent_bytes=size_bytes)
 
-    def _rename(self, key: str, written: str, *, resend_unclear: bool) -> None:
+    def _rename(self, key: str, written: str, *, retry_unknown_outcome: bool) -> None:
         def rename(hdfs: WebHdfs, name: str) -> None:
             hdfs.rename(written, name, replace=False)
 
-        self.send("puts", "write", key, rename, resend_unclear=resend_unclear)
+        self.send("puts", "write", key, rename, retry_unknown_outcome=retry_unknown_outcome)
 
     def _is_stored(self, key: str, entry: Entry) -> bool:
-        """Return whether the object is this very file, although the response to its rename failed."""
+        """Return whether the stored object is the file ``entry``, although its rename reported a failure."""
         try:
             return self.send("heads", "read", key, lambda hdfs, name: hdfs.entry(name)).file_id == entry.file_id
         except StorageError:
             return False
 
     def _walk(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all files whose key starts with the prefix, the folders of one depth concurrently."""
+        """Yield all files whose key starts with the prefix. Folders of equal depth are listed concurrently."""
         folders = [prefix[: prefix.rfind("/") + 1]]
         while folders:
             deeper: Names = []
@@ -588,17 +594,19 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             folders = deeper
 
     def _children(self, folder: str) -> Entries:
-        """List the entries of a folder (which ends with a slash, or is the root); empty if it is absent."""
+        """Return the entries of a folder, or none if it is absent. ``folder`` ends with a slash, or is empty for the
+        root.
+        """
         children: Entries = []
         more = True
         while more:
             after = children[-1].name if children else None
 
-            def ask(hdfs: WebHdfs, name: str, mark: str | None = after) -> tuple[Entries, bool]:
-                return hdfs.children(name.rstrip("/"), mark)
+            def request_page(hdfs: WebHdfs, name: str, last: str | None = after) -> tuple[Entries, bool]:
+                return hdfs.children(name.rstrip("/"), last)
 
             try:
-                entries, more = self.send("lists", "list", folder, ask)
+                entries, more = self.send("lists", "list", folder, request_page)
             except ObjectNotFoundError:
                 return children
             children.extend(entries)
@@ -608,10 +616,10 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
 _CHUNK_BYTES: Final = 1 << 20
 
 
-class HeldFile:
-    """A sink that later is the body of a request, which may be sent several times.
+class BufferedBody:
+    """A sink whose content becomes the body of a request. The request may be sent several times.
 
-    The object is buffered on this host: in memory, and above `PART_BYTES` in a file.
+    The object is buffered on this host: in memory, or in a file above `PART_BYTES`.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,13 @@
 """Storage in a local directory.
 
-Put-if-absent is a temporary file, fsync, ``link(2)``, fsync of the directory. ``rename`` would overwrite, and a file
-created in place could be read half-written. Temporary files have names that start with ``.tmp-``. A crash leaves them
-behind; `list` does not return them, and orphan cleaning deletes them (`list_temporary`).
+Put-if-absent writes and syncs a temporary file, links it to the key with ``link(2)``, and syncs the directory.
+``rename`` would overwrite, and readers could see a half-written file that was created in place. Temporary files have
+names that start with ``.tmp-``. After a crash they remain: `list` omits them, and orphan cleaning finds them with
+`list_temporary` and deletes them.
 
-Processes of one host that are about to put an object into the same directory wait for each other by a file lock. It
-only saves lost races: four processes append 1.5 times as much to one table with it. Correctness rests on put-if-absent.
+Processes of one host that are about to put an object into the same directory wait for each other on a file lock. This
+only avoids lost races: with the lock, four processes append 1.5 times as much to one table. Correctness depends on
+put-if-absent alone.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ _SYNC_FILE_RANGE_WRITE = 2
 
 
 class LocalStorage:
-    """Durable when a write returns, unless ``fsync=False``, which survives killed processes but not a power loss.
+    """Objects as files. A returned write is durable, unless ``fsync=False``, which survives only killed processes.
 
-    ``network_fs`` is the network file system that the root lies on, if any. Hosts do not see each other's writes there
-    in time, so `check_writable` rejects it.
+    ``network_fs`` is the network file system that contains the root, if any. On such a file system, hosts may see each
+    other's writes late. So `check_writable` rejects it.
     """
 
     def __init__(
@@ -59,10 +61,8 @@ class LocalStorage:
         return self._root
 
     def read(self, key: str) -> bytes:
-        try:
+        with self._translate_errors(key, "read"):
             fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise self._translate_error(error, key, "read") from error
         try:
             parts = []
             while part := os.read(fd, _READ_BYTES):
@@ -74,54 +74,41 @@ class LocalStorage:
             os.close(fd)
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        try:
-            with open(self._path(key), "rb", buffering=0) as file:
-                return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
-        except OSError as error:
-            raise self._translate_error(error, key, "read") from error
+        with self._translate_errors(key, "read"), open(self._path(key), "rb", buffering=0) as file:
+            return [os.pread(file.fileno(), end - start, start) for start, end in ranges]
 
     def size_bytes(self, key: str) -> int:
-        try:
+        with self._translate_errors(key, "read"):
             return os.stat(self._path(key)).st_size
-        except OSError as error:
-            raise self._translate_error(error, key, "read") from error
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
         path = self._path(key)
-        try:
+        with self._translate_errors(key, "write"):
             temporary = self._write_temporary(path, data)
             try:
                 os.link(temporary, path)
             finally:
                 os.unlink(temporary)
             self._sync_directory(os.path.dirname(path))
-        except OSError as error:
-            raise self._translate_error(error, key, "write") from error
 
     def ensure_durable(self, key: str) -> None:
-        # After a failed fsync, another one may succeed although the data never reached the disk.
+        # After a failed fsync, a later fsync may succeed although the data never reached the disk.
         if os.path.dirname(self._path(key)) in self._failed_syncs:
             raise StorageError(f"{self.url}/{key}: the directory could not be synced to disk; check the disk")
         self.size_bytes(key)
-        try:
+        with self._translate_errors(key, "sync"):
             self._sync_directory(os.path.dirname(self._path(key)))
-        except OSError as error:
-            raise self._translate_error(error, key, "sync") from error
 
     def put(self, key: str, data: Bytes) -> None:
         path = self._path(key)
-        try:
+        with self._translate_errors(key, "write"):
             os.replace(self._write_temporary(path, data), path)
-        except OSError as error:
-            raise self._translate_error(error, key, "write") from error
 
     @contextmanager
     def create(self, key: str) -> Iterator[_FileSink]:
         path = self._path(key)
-        try:
+        with self._translate_errors(key, "write"):
             temporary, fd = self._open_temporary(path)
-        except OSError as error:
-            raise self._translate_error(error, key, "write") from error
         try:
             yield _FileSink(fd, fsync=self._fsync)
             if self._fsync:
@@ -133,10 +120,8 @@ class LocalStorage:
             os.close(fd)
             with suppress(OSError):
                 os.unlink(temporary)
-        try:
+        with self._translate_errors(key, "write"):
             self._sync_directory(os.path.dirname(path))
-        except OSError as error:
-            raise self._translate_error(error, key, "write") from error
 
     def list(self, prefix: str) -> list[ObjectInfo]:
         return [info for info in self._walk(prefix) if not _is_temporary(info.key)]
@@ -164,7 +149,7 @@ class LocalStorage:
             raise self._translate_error(error, key, "delete") from error
 
     def now_ms(self) -> int:
-        # The directory's time is the host's: file times come from the same clock.
+        # File times come from the clock of this host.
         return self._world.clock.now_ms()
 
     def local_path(self, key: str) -> str | None:
@@ -200,8 +185,8 @@ class LocalStorage:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
-        """Return the path of a key. Raises `CorruptDataError` for a key outside of this folder: only damaged or forged
-        files have such keys.
+        """Return the path of a key. Raises `CorruptDataError` for a key outside the root, which only damaged or forged
+        files contain.
         """
         if "\0" in key or (".." in key and ".." in key.split("/")):
             raise CorruptDataError(f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it")
@@ -232,7 +217,7 @@ class LocalStorage:
         return temporary
 
     def _make_directories(self, directory: str) -> None:
-        """Create the directory, and make each new level durable in its parent."""
+        """Create the directory and its missing parents durably."""
         missing = []
         while not os.path.isdir(directory):
             missing.append(directory)
@@ -269,23 +254,31 @@ class LocalStorage:
                     continue
                 yield ObjectInfo(key, stat.st_size, stat.st_mtime_ns // 1_000_000)
 
-    def _translate_error(self, error: OSError, key: str, doing: str) -> StorageError:
+    @contextmanager
+    def _translate_errors(self, key: str, verb: str) -> Iterator[None]:
+        """Raise the block's `OSError` as an exception of this package. ``verb`` names the failed action."""
+        try:
+            yield
+        except OSError as error:
+            raise self._translate_error(error, key, verb) from error
+
+    def _translate_error(self, error: OSError, key: str, verb: str) -> StorageError:
         where = f"{self.url}/{key}" if key else self.url
-        if error.errno in (errno.ENOENT, errno.ENOTDIR) and doing == "read":
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and verb == "read":
             return ObjectNotFoundError.of(where)
         if error.errno == errno.EEXIST:
             return ObjectExistsError(f"{where} exists")
-        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then try again").format(doing=doing)
+        remedy = _REMEDIES.get(error.errno or 0, "check the disk and the directory, then retry").format(verb=verb)
         refused = error.errno in (errno.EROFS, errno.EACCES, errno.EPERM)
         kind = StorageRefusedError if refused else StorageError
-        return kind(f"cannot {doing} {where}: {os.strerror(error.errno or 0)}; {remedy}")
+        return kind(f"cannot {verb} {where}: {os.strerror(error.errno or 0)}; {remedy}")
 
 
 _REMEDIES = {
     errno.ENOSPC: "the disk is full (or out of inodes): free space, then run the same command again",
     errno.EDQUOT: "the disk quota is used up: free space, then run the same command again",
     errno.EROFS: "the file system is read-only: remount it writable or choose another warehouse",
-    errno.EACCES: "permission denied: run as the warehouse's owner or grant this user {doing} access",
+    errno.EACCES: "permission denied: run as the warehouse's owner or grant this user {verb} access",
     errno.EPERM: "not permitted here: run as the warehouse's owner or use a file system that supports hard links",
     errno.ENOTDIR: "a file lies where a directory should be: choose another path",
     errno.ENAMETOOLONG: "choose a shorter path",
@@ -310,9 +303,9 @@ class _FileSink:
 
 @functools.cache
 def _writeback_starter() -> Callable[[int], object] | None:
-    """Return a function that starts writing a file's pages to disk, so that the later fsync has less to do.
+    """Return a function that starts writing the pages of a file to disk, so that a later fsync has less to do.
 
-    None if the system has no such call (Linux has one). It guarantees nothing; the fsync does.
+    Returns None if the system has no such call; Linux has it. Only the fsync makes the file durable.
     """
     function = getattr(ctypes.CDLL(None), "sync_file_range", None)
     if function is None:
@@ -336,7 +329,7 @@ def _is_temporary(key: str) -> bool:
 # -- file locks --------------------------------------------------------------------------------------------------------
 
 WAIT_MS_MAX = 50
-"""A process that waited this long continues without the lock, so that a stopped process cannot stop the others."""
+"""A process that waited this long continues without the lock, so that a stopped process does not block others."""
 POLL_MS = 0.2
 
 
@@ -344,7 +337,7 @@ POLL_MS = 0.2
 def hold_lock_file(path: str, clock: Clock) -> Iterator[None]:
     """Hold the lock file ``path`` in the block, after waiting for at most `WAIT_MS_MAX`.
 
-    The block runs without the lock if the wait times out or the file cannot be opened.
+    If the wait times out, or the file cannot be opened, the block runs without the lock.
     """
     file: int | None = None
     try:
@@ -364,8 +357,8 @@ def hold_lock_file(path: str, clock: Clock) -> Iterator[None]:
 def only_process(path: str | None) -> Iterator[bool]:
     """Hold the lock file ``path`` in the block, unless another process or thread of this host holds it.
 
-    Yields whether no other holds it, as far as known; always True without a path. The file is created, and removed
-    afterwards. Only a hint: if the file is removed concurrently, the next caller locks another one.
+    Yields False if another holds the lock, and True otherwise, also without a path. The file is created, and removed
+    afterwards. Only a hint: if the file is removed concurrently, the next caller locks a new file.
     """
     file: int | None = None
     is_alone = True

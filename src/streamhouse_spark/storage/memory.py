@@ -1,4 +1,4 @@
-"""Storage in memory: for tests, and as the simplest implementation of `Storage`."""
+"""Storage in memory, for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo
 
 
 class MemoryStorage:
-    """For one process. Every operation is atomic under one lock."""
+    """Objects of one process. Every operation is atomic under one lock."""
 
     def __init__(self, world: World | None = None, name: str = "test") -> None:
         self._world = world or World()

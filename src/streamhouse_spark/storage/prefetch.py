@@ -1,7 +1,7 @@
-"""Batched reads, in the time of one request: many small objects, or many byte ranges of one.
+"""Batched reads: many small objects, or many byte ranges of an object, in the time of one request.
 
-On an object store, the cost of reads is the number of sequential round trips: thirty records read one by one take
-thirty, and one batch takes one. A local disk gains nothing, so nothing is prefetched there.
+The cost of reads from an object store is the number of sequential round trips. Thirty records read one by one take
+thirty round trips; a batch takes one. A local disk gains nothing, so nothing is prefetched from it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage, url_of
 
 WINDOW: Final = 42
-"""Records that are read in one batch: those that may follow a checkpoint, and one more, which shows that none is
-missing.
-"""
+"""Records in a batch: the maximum number after a checkpoint, plus one record that must be absent."""
 FIRST: Final = 8
-"""Records that are read together with a checkpoint, before the rest: many tables have few."""
+"""Records that are read together with a checkpoint, before the others. Many tables have no more."""
 DELETES_MAX: Final = 48
-"""Objects that are deleted concurrently: each is a short request that holds no memory."""
+"""Maximum number of concurrent deletes. Each is a short request that holds no memory."""
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 class ReadsMany(ABC):
-    """A store with slow requests that supports many concurrent ones. Any class with such a method is a subclass.
+    """A store with slow requests that supports many concurrent ones. Any class with ``read_many`` is a subclass.
 
     A runtime-checkable protocol would inspect the attributes of each object, which takes a tenth of the time of an
     append.
@@ -41,23 +39,23 @@ class ReadsMany(ABC):
 
     @abstractmethod
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects concurrently, each as `Storage.read` does. None stands for an absent object."""
+        """Read whole objects concurrently, as `Storage.read` does. Returns None for an absent object."""
 
 
 def map_with_store_concurrency(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """Return the results of ``work`` in the order of the items; run concurrently on a store with slow requests."""
+    """Return the results of ``work`` in the order of the items. Calls are concurrent on a store with slow requests."""
     return parallel_map(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
 
 
 def call_both(storage: Storage, first: Callable[[], T], second: Callable[[], R]) -> tuple[T, R]:
-    """Return the results of two calls, made concurrently on a store with slow requests."""
+    """Return the results of two calls. The calls are concurrent on a store with slow requests."""
     calls: list[Callable[[], Any]] = [first, second]
-    of_first, of_second = map_with_store_concurrency(storage, lambda call: call(), calls)
-    return of_first, of_second
+    first_result, second_result = map_with_store_concurrency(storage, lambda call: call(), calls)
+    return first_result, second_result
 
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
-    """Delete objects in any order, concurrently if that helps. Absent objects are ignored."""
+    """Delete objects in any order. Deletes are concurrent on a store with slow requests. Absent objects are ignored."""
     if isinstance(storage, ReadsMany):
         for _ in parallel_map(storage.delete, keys, threads_max=DELETES_MAX):
             pass
@@ -76,14 +74,14 @@ def expect_together(storage: Storage, requests: Sequence[tuple[Prefetch, Sequenc
 
 
 class Prefetch:
-    """Prefetched objects of one store. For one thread, and for one pass over the store.
+    """Prefetched objects of one store, for one thread and one pass over the store.
 
-    A prefetched object is as it was at that time: an absent one may exist now. Each is returned once; later reads send
-    a request.
+    A prefetched object shows its state at that time: an absent object may exist now. Each prefetched object is returned
+    once. Later reads send a request.
     """
 
     def __init__(self, storage: Storage, first: int = FIRST) -> None:
-        """``first`` is the number of records that an opener reads together with the checkpoint of a log."""
+        """``first`` is the number of records that are read together with the checkpoint of a log."""
         self._storage = storage
         self.first = first
         self._many = storage if isinstance(storage, ReadsMany) else None
@@ -100,7 +98,7 @@ class Prefetch:
         return self._many is not None
 
     def expect(self, keys: Iterable[str]) -> None:
-        """Prefetch these objects, if that saves time."""
+        """Prefetch these objects, unless the store is local."""
         if self._many is None:
             return
         missing = [key for key in dict.fromkeys([*keys, *self._joined]) if key not in self._results]
@@ -109,27 +107,27 @@ class Prefetch:
             self._joined = []
 
     def hold(self, contents: Mapping[str, bytes | None]) -> None:
-        """Take objects that were read for this reader; None stands for an absent one."""
+        """Add objects that were already read. None marks an absent object."""
         self._results |= contents
 
     def join(self, keys: Iterable[str]) -> None:
-        """Add these objects to the next batch that is prefetched."""
+        """Add these objects to the next prefetched batch."""
         self._joined += keys
 
     def has(self, key: str) -> bool:
-        """Return whether the object was prefetched, and not returned yet."""
+        """Return whether the object was prefetched and has not been returned."""
         return key in self._results
 
     def is_known_absent(self, key: str) -> bool:
-        """Return whether the object was prefetched and did not exist. False if it was not prefetched."""
+        """Return whether the object was prefetched and is absent."""
         return key in self._results and self._results[key] is None
 
     def peek(self, key: str) -> bytes | None:
-        """Return a prefetched object without removing it; None if it was absent or not prefetched."""
+        """Return a prefetched object without removing it, or None if it is absent or was not prefetched."""
         return self._results.get(key)
 
     def read(self, key: str) -> bytes:
-        """Return the object, prefetched or by a request. Raises `ObjectNotFoundError`."""
+        """Return the prefetched object, or read it with a request. Raises `ObjectNotFoundError`."""
         if key not in self._results:
             return self._storage.read(key)
         data = self._results.pop(key)
@@ -141,14 +139,14 @@ class Prefetch:
 # -- byte ranges ------------------------------------------------------------------------------------------------------
 
 GAP_BYTES_MAX = 64 << 10
-"""Ranges closer than this are fetched together: reading the gap costs less than another request."""
+"""Ranges with smaller gaps are fetched together: reading the gap costs less than another request."""
 PIECE_BYTES_MAX = 16 << 20
-"""Longer ranges are fetched in concurrent pieces: one connection is slower than the network."""
+"""Longer ranges are fetched in concurrent pieces, because one connection is slower than the network."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangePlan:
-    """The pieces to fetch: sorted, without overlap, none longer than `PIECE_BYTES_MAX`."""
+    """The sorted, disjoint pieces to fetch. None is longer than `PIECE_BYTES_MAX`."""
 
     requested: tuple[tuple[int, int], ...]
     pieces: tuple[tuple[int, int], ...]
@@ -164,9 +162,7 @@ class RangePlan:
         return cls(tuple(ranges), tuple(pieces))
 
     def assemble(self, fetched: Mapping[tuple[int, int], bytes]) -> list[bytes]:
-        """Return the requested ranges in their order, from the bytes of every piece (short at the end of
-        the object).
-        """
+        """Return the requested ranges in their order. Pieces may be short at the end of the object."""
         starts = [start for start, _ in self.pieces]
         return [self._one(start, end, starts, fetched) for start, end in self.requested]
 
@@ -184,7 +180,7 @@ class RangePlan:
 
 
 def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge ranges that are close to each other; sorted."""
+    """Return sorted ranges, merged if the gap between them is at most `GAP_BYTES_MAX`."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):
         if merged and start - merged[-1][1] <= GAP_BYTES_MAX:

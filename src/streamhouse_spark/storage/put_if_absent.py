@@ -1,18 +1,17 @@
 """Put-if-absent with a known outcome: the one commit protocol of the package.
 
-A *slot* is a key that is written once and never replaced: a numbered record of a log, a name pointer, a floor, a
-version of an Iceberg table or a snapshot of a Paimon table. Writers race for the same slot, and exactly one wins.
+A *slot* is a key that is written once and never replaced: a commit record, a name pointer, a low watermark, a version
+of an Iceberg table, or a snapshot of a Paimon table. Writers race for a slot, and exactly one of them wins.
 
 Protocol:
 
 1. Put if absent. If the store acknowledges the put, the writer has won.
-2. On any error, read the slot back and compare its content. Own content: won. Other content: lost. No object: not
-   stored. The kind of the error decides nothing, because clients of a store retry inside and report "exists" for an
-   object of their own.
-3. If own content was read back after a failed put, make sure that it is durable before anything builds on it.
+2. After any error, read the slot back. The writer's own content: won. Other content: lost. No object: not stored. The
+   kind of error does not matter, because HTTP clients retry internally and may report "exists" for the writer's object.
+3. If the slot holds the writer's content after a failed put, ensure that the content is durable before using it.
 
-A slot that is empty after a failed put may still be filled by a request in flight. A writer that retries must therefore
-put into the same slot and compare again.
+A request that is still in flight may fill an empty slot after a failed put. A writer that retries must therefore put
+into the same slot and compare again.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ T = TypeVar("T")
 
 
 class PutOutcome(enum.Enum):
-    """Who owns a slot after a put, as far as the writer can tell."""
+    """Which writer owns a slot after a put, as far as known."""
 
     WON = "mine"
     LOST = "another"
     NOT_STORED = "nobody"
     UNREADABLE = "unreadable"
-    """The put failed and the slot cannot be read back: it was won or lost, or is empty."""
+    """The put failed, and so did reading the slot back. The slot may be won, lost or empty."""
     NOT_DURABLE = "unsure"
     """The slot was won, but its content may not survive a power loss."""
 
@@ -47,11 +46,11 @@ class PutResult(Generic[T]):
 
     outcome: PutOutcome
     stored: T | None = None
-    """The content that was read back; None if the put was acknowledged."""
+    """The content that was read back, or None if the put was acknowledged."""
     failure: StorageError | None = None
     """The error of the put."""
     read_error: StorageError | CorruptDataError | None = None
-    """The error of reading back, or of making the content durable."""
+    """The error of reading the slot back, or of making its content durable."""
 
     def won(self) -> bool:
         """Return whether the put won. Raise `error` if the outcome is neither won nor lost."""
@@ -61,7 +60,7 @@ class PutResult(Generic[T]):
 
     @property
     def error(self) -> StorageError | CorruptDataError:
-        """The error that leaves the outcome unknown."""
+        """The error because of which the outcome is unknown."""
         error = self.read_error if self.outcome is PutOutcome.UNREADABLE else self.failure
         assert error is not None, "the outcome is known"
         return error
@@ -69,17 +68,17 @@ class PutResult(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Slot(Generic[T]):
-    """A key that is written once, and how to read and compare its content."""
+    """A key that is written once, with functions to read and recognise its content."""
 
     storage: Storage
     key: str
     read: Callable[[], T]
     """Returns the content. Raises `ObjectNotFoundError` if the slot is empty."""
     is_mine: Callable[[T], bool]
-    """Returns whether this attempt put the content. No other attempt may put content that this accepts."""
+    """Returns whether this attempt put the content. Must return False for the content of any other attempt."""
 
     def take(self, data: Bytes) -> PutResult[T]:
-        """Put ``data`` if the slot is empty, and return the outcome. One request if the put succeeds."""
+        """Put ``data`` if the slot is empty, and return the outcome. Sends one request if the put succeeds."""
         try:
             self.storage.put_if_absent(self.key, data)
         except StorageError as error:
@@ -87,7 +86,7 @@ class Slot(Generic[T]):
         return PutResult(PutOutcome.WON)
 
     def look(self, failure: StorageError) -> PutResult[T]:
-        """Return the outcome of a put that reported ``failure``, by reading the slot back."""
+        """Read the slot back, and return the outcome of a put that failed with ``failure``."""
         try:
             stored = self.read()
         except ObjectNotFoundError:
@@ -105,15 +104,15 @@ class Slot(Generic[T]):
 
 
 def slot_for_bytes(storage: Storage, key: str, data: bytes) -> Slot[bytes]:
-    """Return a slot for ``data`` that no other attempt puts, such as bytes with a uuid."""
+    """Return the slot of ``data``. Its content, which should contain a uuid, must be unique to this attempt."""
     return Slot(storage, key, lambda: storage.read(key), data.__eq__)
 
 
 def ensure_stored(storage: Storage, key: str, data: Bytes) -> None:
-    """Store ``data`` under ``key`` unless an object exists there.
+    """Store ``data`` under ``key`` if the key is absent.
 
-    For keys whose content is the same whoever puts it, or that the caller reads back in any case. Raises `StorageError`
-    if the outcome is unknown.
+    For keys that every writer gives equal content, or that the caller reads back anyway. Raises `StorageError` if the
+    outcome is unknown.
     """
     with suppress(ObjectExistsError):
         storage.put_if_absent(key, data)

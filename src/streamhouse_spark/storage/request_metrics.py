@@ -1,7 +1,7 @@
-"""Counts the requests of this process to object stores, as they are billed, by folder.
+"""Counts the requests of this process to object stores by folder, as stores bill them.
 
-Retries and rejected requests count, because stores bill them too. Local disks are not counted, nor are requests of
-other clients: Spark's own reader, and readers of lake tables outside the warehouse.
+Retries and rejected requests count, because stores bill them too. Not counted are local disks and requests of other
+clients, such as Spark's own reader and readers of lake tables outside the warehouse.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 Kind = Literal["gets", "heads", "puts", "lists", "deletes"]
 
 _FOLDER_PARTS: Final = 3
-"""The folder of a table's log, or of a lake table."""
+"""Path parts that identify a folder. The log of a table, or a lake table, has this many."""
 _FOLDERS_MAX: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """Requests and bytes. Bytes are those of objects, without headers."""
+    """Numbers of requests and bytes. Bytes are those of objects, without headers."""
 
     gets: int = 0
     """Reads of objects and of byte ranges."""
@@ -35,9 +35,9 @@ class RequestCounts:
     """Pages of listings."""
     deletes: int = 0
     refused_puts: int = 0
-    """Those of the ``puts`` that found an object at their key: another writer won."""
+    """The part of ``puts`` that found an existing object, because another writer won."""
     failures: int = 0
-    """Requests of any kind that failed: throttled, denied or interrupted."""
+    """Failed requests of any kind: throttled, denied or interrupted."""
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -49,7 +49,7 @@ class RequestCounts:
         return RequestCounts(*map(add, _counts_of(self), _counts_of(other)))
 
     def __sub__(self, earlier: RequestCounts) -> RequestCounts:
-        """Return the requests since an ``earlier`` count."""
+        """Return the requests since the ``earlier`` count."""
         return RequestCounts(*map(sub, _counts_of(self), _counts_of(earlier)))
 
 
@@ -58,7 +58,7 @@ NO_REQUESTS: Final = RequestCounts()
 
 
 class _RequestCounter:
-    """The requests of this process by store and folder. A child process starts at zero."""
+    """Counts the requests of this process by store and folder. A forked child starts at zero."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -76,8 +76,9 @@ class _RequestCounter:
             self._counts[place] = self._counts.get(place, NO_REQUESTS) + requests
 
     def of(self, url: str, prefixes: Iterable[str] = ("",)) -> RequestCounts:
-        """Return the requests in folders of a store that start with one of the prefixes, which end with ``/`` or are
-        empty.
+        """Return the requests in folders of a store that start with one of the prefixes.
+
+        Each prefix ends with ``/`` or is empty.
         """
         chosen = tuple(prefixes)
         with self._lock:

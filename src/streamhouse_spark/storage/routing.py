@@ -1,7 +1,7 @@
-"""Storage that routes some folders to other stores.
+"""Storage that routes the keys of some folders to other stores.
 
-Each call goes to the store of its key. Keys are the same in every store, so callers need not know where an object lies.
-A listing shows only the store of its prefix.
+Each call is sent to the store of its key. Keys are the same in every store, so callers need not know which store holds
+an object. A listing covers only the store of its prefix.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ ReadResults = list[bytes | None]
 
 
 class Places(Protocol):
-    """The folders that lie in other stores."""
+    """Maps keys of some folders to other stores."""
 
     def place(self, key: str) -> Storage | None:
-        """Return the store of an object, or of all objects with a prefix; None for the home store."""
+        """Return the store of an object, or of all objects with a prefix. Returns None for the home store."""
 
     def writable_place(self, key: str) -> Storage | None:
-        """Return the store of an object that will be written or deleted. Raises if that is not allowed."""
+        """Return the store for a write or delete of an object. Raises if the write is not allowed."""
 
     def look_up(self, keys: Sequence[str]) -> None:
-        """Resolve the stores of many objects concurrently, so that `place` need not read one by one."""
+        """Resolve the stores of many objects concurrently, so that `place` need not resolve them one by one."""
 
     def is_hidden(self, key: str) -> bool:
-        """Return whether an object in another store is metadata of the place itself, which no listing shows."""
+        """Return whether an object in another store is the routing metadata, which listings omit."""
 
 
-class PlacedStorage:
-    """The store ``home``, except for folders in other stores. Its time is that of ``home``."""
+class RoutingStorage:
+    """The store ``home``, except for folders in other stores. Its clock is that of ``home``."""
 
     def __init__(self, home: Storage, places: Places) -> None:
         self.home = home
@@ -48,7 +48,7 @@ class PlacedStorage:
         return self.home.url
 
     def url_of(self, key: str) -> str:
-        """Return the URL of an object, in the store that it lies in."""
+        """Return the URL of an object in the store that holds it."""
         return f"{self._at(key).url}/{key}"
 
     def read(self, key: str) -> bytes:
@@ -79,7 +79,7 @@ class PlacedStorage:
         return [info for info in place.list(prefix) if not self.places.is_hidden(info.key)]
 
     def list_temporary(self, prefix: str) -> Objects:
-        """List the temporary files that writers left behind, if the store has such files."""
+        """List the temporary files that crashed writers left behind. Stores without such files return none."""
         list_temporary = getattr(self._at(prefix), "list_temporary", None)
         objects: Objects = [] if list_temporary is None else list_temporary(prefix)
         return objects
@@ -109,11 +109,11 @@ class PlacedStorage:
         return self.places.writable_place(key) or self.home
 
 
-class PlacedStorageOfMany(PlacedStorage):
-    """The same for a home store with slow requests: objects of all stores are read concurrently."""
+class BatchRoutingStorage(RoutingStorage):
+    """A routing store whose home store has slow requests. Objects of all stores are read concurrently."""
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects, with one batch per store. None stands for an absent object."""
+        """Read whole objects, with one batch per store. Returns None for an absent object."""
         self.places.look_up(keys)
         keys_by_store: dict[int, tuple[Storage, list[str]]] = {}
         for key in keys:
@@ -130,9 +130,9 @@ class PlacedStorageOfMany(PlacedStorage):
         return [contents_by_key[key] for key in keys]
 
 
-def make_routing_storage(home: Storage, places: Places) -> PlacedStorage:
+def make_routing_storage(home: Storage, places: Places) -> RoutingStorage:
     """Return a routing store, with batched reads if ``home`` has them."""
-    return (PlacedStorageOfMany if isinstance(home, ReadsMany) else PlacedStorage)(home, places)
+    return (BatchRoutingStorage if isinstance(home, ReadsMany) else RoutingStorage)(home, places)
 
 
 def _read_all(store: Storage, keys: Sequence[str]) -> ReadResults:

@@ -1,8 +1,9 @@
-"""Finds the last object of a numbered sequence in few requests.
+"""Finds the last object of a numbered sequence with few requests.
 
-The sequence has no gaps, and its objects are never deleted; if the oldest are deleted, the search starts at an existing
-one. Number N is put only after N-1 was read, so all objects between two existing ones exist, and the end can be found
-by binary search.
+The sequence has no gaps. Its objects are never deleted, except the oldest; then the search starts at an existing
+number.
+A writer puts number N only after reading N-1. So all objects between two existing ones exist, and binary search finds
+the end.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from streamhouse_spark.storage.prefetch import Prefetch
 
 ResultT = TypeVar("ResultT")
 CHAIN_AHEAD = 3
-"""Objects of a sequence that are read at once: a name and its end, if its table was dropped at most once."""
+"""Objects of a sequence that are read in one batch. A name has at most this many unless its table was dropped twice."""
 
 
 def find_last(exists: Callable[[int], bool], first: int) -> int:
-    """Return the last existing number of the run after ``first``, or ``first`` if there is none.
+    """Return the last existing number after ``first``, or ``first`` if there is none.
 
-    Two checks per doubling of the run's length.
+    Sends two requests per doubling of the number of objects.
     """
     low, step = first, 1
     while exists(low + step):
@@ -39,15 +40,15 @@ def find_last(exists: Callable[[int], bool], first: int) -> int:
 
 
 def find_last_result(read: Callable[[int], ResultT | None], first: int, newest: ResultT) -> ResultT:
-    """Return the result of ``read`` at the end of the run that starts at ``first``, whose result is ``newest``.
+    """Return the result of ``read`` for the last existing number after ``first``, or ``newest`` if there is none.
 
-    ``read`` returns None for an absent number.
+    ``newest`` is the result for ``first``. ``read`` returns None for an absent number.
     """
 
     def exists(number: int) -> bool:
         nonlocal newest
         item = read(number)
-        newest = newest if item is None else item  # every existing number is higher than those before
+        newest = newest if item is None else item  # `find_last` checks existing numbers in ascending order
         return item is not None
 
     find_last(exists, first)
@@ -57,10 +58,10 @@ def find_last_result(read: Callable[[int], ResultT | None], first: int, newest: 
 def find_last_object(
     storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None
 ) -> tuple[int, bytes]:
-    """Return number and bytes of the last object of a sequence from 1 on; ``(0, b"")`` if there is none.
+    """Return number and bytes of the last object of a sequence that starts at 1, or ``(0, b"")`` if it is empty.
 
-    Earlier objects may be damaged: they are not decoded. The first few are read at once; if ``ahead`` is given, it must
-    have them.
+    Earlier objects may be damaged: only the last one is decoded. The first few are read in one batch, unless ``ahead``
+    has prefetched them.
     """
     contents: dict[int, bytes] = {}
     if ahead is None:

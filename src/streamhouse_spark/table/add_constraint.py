@@ -1,4 +1,4 @@
-"""Validation of existing rows when a constraint is added: all rows once, then only appended rows."""
+"""Validation of existing rows before a constraint is added: all rows once, then only appended rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from streamhouse_spark.table_handle import TableHandle
 
 
 class RevalidateError(Exception):
-    """Raised by a commit attempt if all rows must be validated again."""
+    """A commit attempt must be repeated after all rows were validated."""
 
 
 class ConstraintValidation:
     """Tracks the state whose rows satisfy the added constraints. For one commit; not thread-safe."""
 
     def __init__(self, table: TableHandle, *, may_read_all: bool) -> None:
-        """Track a table; with ``may_read_all`` a commit attempt may read all rows, however long that takes."""
+        """Track a table. With ``may_read_all``, a commit attempt may read all rows, which may take long."""
         self._table = table
         self._may_read_all = may_read_all
         self._checked_state: tuple[TableState, frozenset[tuple[str, str]]] | None = None
@@ -35,11 +35,11 @@ class ConstraintValidation:
         if checks:
             initial = InitialSchema(None, reader="a check of all rows of {name}", advice="run it again")
             self._checked_state = read_with_fallback(
-                self._table, take_latest_snapshot(state), initial, lambda pin: self._check_snapshot(pin, checks)
+                self._table, take_latest_snapshot(state), initial, lambda s: self._check_snapshot(s, checks)
             )
 
     def check_appended(self, state: TableState, checks: Sequence[Check]) -> None:
-        """Validate the rows that a later state added. Raises as `check_all`, and `RevalidateError`."""
+        """Validate the rows that a later state added. Raises `ConstraintViolatedError` or `RevalidateError`."""
         names = _check_texts(checks)
         if not checks:
             return
@@ -61,41 +61,41 @@ class ConstraintValidation:
         ends = {
             bucket: OffsetRange(checked_state.buckets[bucket].end, log.end) for bucket, log in state.buckets.items()
         }
-        came = {bucket: offsets for bucket, offsets in ends.items() if offsets}
+        appended = {bucket: offsets for bucket, offsets in ends.items() if offsets}
         try:
             if state.primary_key:
-                # Deleted rows and rows before updates are read too. They were validated when they were new, so they
-                # violate a constraint only if a row of this range does.
+                # Deletes and pre-images are read too. Their rows were validated when they were written, so they violate
+                # a constraint only if another row of this range does.
                 columns = state.schema.select(_checked_columns(state, checks))
-                tasks = tuple(LogScanTask(plan_whole_range(state, bucket, offsets)) for bucket, offsets in came.items())
+                tasks = tuple(LogScanTask(plan_whole_range(state, b, offsets)) for b, offsets in appended.items())
                 self._require_satisfied(ScanPlan(self._table.name, self._table.uuid, columns, tasks), checks)
                 self._checked_state = state, _check_texts(checks)
             else:
-                self._checked_state = self._check_snapshot(ReadSnapshot(state, None, came), checks)
+                self._checked_state = self._check_snapshot(ReadSnapshot(state, None, appended), checks)
         except ConstraintViolatedError:  # the rows may have been deleted since
             return False
         return True
 
     def _check_snapshot(
-        self, pin: ReadSnapshot, checks: Sequence[Check]
+        self, snapshot: ReadSnapshot, checks: Sequence[Check]
     ) -> tuple[TableState, frozenset[tuple[str, str]]]:
-        plan = plan_scan(self._table, pin, ScanRequest(_checked_columns(pin.state, checks))).plan(self._table)
+        plan = plan_scan(self._table, snapshot, ScanRequest(_checked_columns(snapshot.state, checks))).plan(self._table)
         self._require_satisfied(plan, checks)
-        return pin.state, _check_texts(checks)
+        return snapshot.state, _check_texts(checks)
 
     def _require_satisfied(self, plan: ScanPlan, checks: Sequence[Check]) -> None:
-        violations = [ViolationCounter(check) for check in checks]
+        counters = [ViolationCounter(check) for check in checks]
         for batch in read_batches(self._table, plan):
-            for breaches in violations:
-                breaches.look(batch)
-        for breaches in violations:
-            breaches.require_none(f"of {self._table.name}", "correct these rows first")
+            for counter in counters:
+                counter.add(batch)
+        for counter in counters:
+            counter.require_none(f"of {self._table.name}", "correct these rows first")
 
 
 def _checked_columns(state: TableState, checks: Sequence[Check]) -> tuple[str, ...]:
-    """Return the columns that the constraints use."""
-    of_checks = frozenset[str]().union(*(check.condition.columns() for check in checks))
-    return tuple(name for name in state.schema.names if name in of_checks)
+    """Return the columns that the constraints use, in the table's order."""
+    checked = frozenset[str]().union(*(check.condition.columns() for check in checks))
+    return tuple(name for name in state.schema.names if name in checked)
 
 
 def _check_texts(checks: Sequence[Check]) -> frozenset[tuple[str, str]]:

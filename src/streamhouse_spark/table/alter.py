@@ -1,13 +1,13 @@
 """ALTER TABLE, changes of the partitioning, and removal of stored transactions.
 
-**Commit point:** one record with all changes. A constraint is added only after a state whose rows were all validated.
-Each commit attempt compares the bucket ends with those that were read and validates rows appended since, so no
-concurrently committed row is missed. The same record starts a new schema of the same columns. A writer that staged rows
-before it must plan again: log tables compare the constraints, primary-key tables the schema.
+**Commit point:** one record with all changes. Before a constraint is added, all rows are validated. Each commit attempt
+validates the rows that were appended since, so no concurrently committed row is missed. The record also starts a new
+schema with the same columns. A writer that staged rows before it conflicts and retries, because log tables compare the
+constraints and primary-key tables the schema.
 
-With a new partitioning, only rows tiered afterwards get the new partitions, including those of the hot log. Existing
-lake files stay in place and are read by the partitions with which they were written. The record starts a new schema
-with the same columns, so that writers and readers that planned by the old partitions notice and plan again.
+After a change of the partitioning, rows that are not tiered get the new partitions. Existing lake files keep the
+partitions with which they were written. The record starts a new schema with the same columns, so that writers and
+readers that planned with the old partitions retry.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from streamhouse_spark.config.alter_table import Alteration, AlteredTable, alter_table_definition
 from streamhouse_spark.config.table_properties import VIEW, check_partition_columns, check_variants, parse_properties
 from streamhouse_spark.core.option_parsing import parse_names
-from streamhouse_spark.core.types import IDENTITY_NUMBERS, is_text_list
+from streamhouse_spark.core.types import CONSUMER_EPOCHS, IDENTITY_NUMBERS, is_text_list
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.expressions.check_constraints import Check, has_constraints, parse_checks
 from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
@@ -32,28 +32,18 @@ from streamhouse_spark.table_handle import TableHandle
 
 _BUCKET: Final = re.compile(r"\s*bucket\s*\(\s*([0-9]{1,9})\s*,(.*)\)\s*", re.DOTALL | re.IGNORECASE)
 _PRECHECKS_MAX = 3
-"""Times that all rows are validated before the commit attempt does so, while other threads wait for it."""
+"""How often all rows are validated outside of a commit attempt, for which other threads must wait."""
 
 
 def set_partitioning(table: TableHandle, partition_by: Sequence[str]) -> None:
-    """Partition new rows by other fields. **Commit point:** one record.
-
-    Fields are as in ``partition_by`` of `Warehouse.create_table`: columns, ``days(ts)``, ``truncate(4, name)``; an
-    empty list removes the partitioning. ``bucket(8, id)`` is accepted only if it equals the existing bucketing, by
-    which log rows are stored. No file or row is rewritten. The lake has the new partitions from the next tiering round
-    on. An unchanged partitioning is a no-op.
-
-    Raises `InvalidOptionError` for a lake format other than Iceberg, a branch, a materialized view, other buckets, an
-    invalid field, and a property that needs the old partitions; `SchemaMismatchError` for an unknown column. Then
-    nothing was written.
-    """
+    """Partition new rows by other fields; see `Table.set_partitioning`. An unchanged partitioning is a no-op."""
     if not is_text_list(partition_by):
         raise InvalidOptionError(f"partition_by is {partition_by!r}, expected a list of fields, such as days(ts)")
     table.log.commit(lambda state, _time_ms: _make_set_partitioning(table.require_not_dropped(state), partition_by))
 
 
 def _make_set_partitioning(state: TableState, partition_by: Sequence[str]) -> Sequence[Action]:
-    """Return the action that changes the partitioning; none if it is unchanged. Pure."""
+    """Return the action that changes the partitioning; none if it is unchanged."""
     _require_supported(state)
     fields = parse_fields(_remove_bucket_field(state, partition_by), state.schema)
     if fields == state.parsed.partition_fields:
@@ -69,18 +59,18 @@ def _require_supported(state: TableState) -> None:
     require_no_branch(state, "changing the partitioning")
     if VIEW in state.properties:
         raise InvalidOptionError(
-            f"{state.name} is a materialized view, whose partitioning cannot be changed; make another view, with the "
-            "partitions that you want"
+            f"cannot change the partitioning of {state.name}: it is a materialized view; create another view with the "
+            "new partitions"
         )
     if state.parsed.datalake_format != "iceberg":
         raise InvalidOptionError(
-            f"table {state.name} has a {state.parsed.datalake_format} lake, whose partition keys are fixed when its "
-            "table is created; create a new table, and copy the rows"
+            f"cannot change the partitioning of table {state.name}: it has a {state.parsed.datalake_format} lake, "
+            "expected Iceberg; create a new table, and copy the rows"
         )
 
 
 def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list[str]:
-    """Return the fields without the bucket. Raises `InvalidOptionError` for another bucket than the table's."""
+    """Return the fields without ``bucket(…)``. Raises `InvalidOptionError` if it differs from the bucketing."""
     fields, key = [], state.parsed.bucket_key
     for text in partition_by:
         match = None if state.schema.find(text) is not None else _BUCKET.fullmatch(text)
@@ -91,14 +81,14 @@ def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list
         if names != key or int(match[1]) != state.num_buckets:
             has = f"bucket({state.num_buckets}, {', '.join(key)})" if key else "no bucket key"
             raise InvalidOptionError(
-                f"PARTITIONED BY {text.strip()}: table {state.name} has {has}, by which rows of the log lie and which "
-                "is fixed when it is created; leave the bucket out"
+                f"PARTITIONED BY {text.strip()}: table {state.name} has {has}, which cannot be changed; leave the "
+                "bucket out"
             )
     return fields
 
 
 def _validate(state: TableState, action: SetPartitioning) -> None:
-    """Raise for a partitioning that the table does not support, as `Warehouse.create_table` does."""
+    """Raise the errors of `Warehouse.create_table` for an unsupported partitioning."""
     for name in action.columns:
         require_free_partition_name(name)
     texts = action.changes(state.schemas, state.schema, state.properties)["properties"]
@@ -111,7 +101,7 @@ def _validate_keyed(
 ) -> None:
     """Raise for properties that a primary-key table does not support."""
     if state.primary_key:
-        from streamhouse_spark.kv.table_config import parse_keyed_properties
+        from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
         parse_keyed_properties(texts, schema, partition_by)
 
@@ -144,9 +134,9 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
 
 
 def make_alter_actions(table: TableHandle, state: TableState, change: Alteration) -> Sequence[Action]:
-    """Return the actions that alter a table of this state; none if nothing changes. Raises as `Table.alter`."""
+    """Return the actions that alter the table in ``state``; none if nothing changes. See `Table.alter` for errors."""
     require_no_branch(state, "ALTER TABLE")
-    table.require_not_dropped(state)  # before a dropped table reports an existing column
+    table.require_not_dropped(state)  # otherwise a dropped table might report an existing column
     after = alter_state(state, change)
     _validate_keyed(state, after.properties, after.schema, state.partition_by)
     if state.recorded_lake is not None:  # even if tiering is disabled
@@ -163,7 +153,7 @@ def make_alter_actions(table: TableHandle, state: TableState, change: Alteration
 
 
 def alter_state(state: TableState, change: Alteration) -> AlteredTable:
-    """Return the table of this state after the change. Raises as `alter_table_definition`."""
+    """Return the definition of the table after the change. Raises the errors of `alter_table_definition`."""
     former = [
         (partitioning.schema_id, partitioning.parsed(state.schemas)) for partitioning in state.former_partitionings
     ]
@@ -171,7 +161,7 @@ def alter_state(state: TableState, change: Alteration) -> AlteredTable:
 
 
 def _new_constraints(state: TableState, after: AlteredTable) -> tuple[Check, ...]:
-    """Return the added constraints, over the current columns."""
+    """Return the added constraints, with the names of the current columns."""
     added = {
         name: text
         for name, text in after.properties.items()
@@ -186,10 +176,11 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
         raise InvalidOptionError(
             f"application ids of {table.name} are {app_ids!r}, expected strings; pass a list of strings"
         )
-    if any(app_id.startswith(IDENTITY_NUMBERS) for app_id in app_ids):
+    if any(app_id.startswith((IDENTITY_NUMBERS, CONSUMER_EPOCHS)) for app_id in app_ids):
         raise InvalidOptionError(
-            f"{table.name}: application ids that begin with {IDENTITY_NUMBERS} say how many numbers of an identity "
-            "column were handed out; leave them out, or numbers would be handed out twice"
+            f"cannot forget transactions of {table.name}: application ids with the prefix {IDENTITY_NUMBERS} count the "
+            f"allocated identity values, and those with {CONSUMER_EPOCHS} fence consumers; leave them out, or values "
+            "would be allocated twice"
         )
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:

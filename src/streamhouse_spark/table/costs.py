@@ -1,8 +1,7 @@
-"""Costs of a table on an object store: requests sent by this process, and an estimated monthly cost.
+"""Costs of a table on an object store: requests of this process, and an estimated monthly cost.
 
-The estimate uses the table's own log (commits and tiering rounds of its last day), its stored bytes, and the mean
-requests per operation, which a test compares with a real store. Requests of readers are not recorded anywhere and not
-included. A waiting reader sends one request per poll.
+The estimate uses the commits and tiering rounds of the last day, the stored bytes, and the mean number of requests per
+operation, which a test compares with a real store. It does not include readers, whose requests are not recorded.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import is_placed, names_prefix, table_prefix
+from streamhouse_spark.core.warehouse_layout import is_placed, names_prefix, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.record import Record, read_record
@@ -31,7 +30,7 @@ DAYS_PER_MONTH: Final = 30
 GIB: Final = 1 << 30
 
 COMMIT_PUTS: Final = 1.15
-"""The record, checkpoints, and compaction of inline rows; more than 256 KiB of rows have their own object."""
+"""Requests for the record, checkpoints and compaction of inline rows. Larger appends also put segments."""
 COMMIT_GETS: Final = 1.0
 ROUND_PUTS: Final = 5.0
 ROUND_PUTS_PER_BUCKET: Final = 1.0
@@ -45,7 +44,7 @@ MAINTENANCE_LISTS: Final = 11.0
 MAINTENANCE_GETS: Final = 14.0
 
 _WINDOW_MS_MIN: Final = 60_000
-"""A shorter history of a young table would be meaningless."""
+"""The shortest history that is extrapolated to a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,12 @@ class Prices:
                 raise InvalidOptionError(f"unknown price {quote(name)}, expected one of {', '.join(names)}")
             if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
                 raise InvalidOptionError(f"price {name}: found {quote(value)}, expected US dollars, at least 0")
-        return replace(cls(), **overrides, name="given, else those of " + cls().name) if overrides else cls()
+        return replace(cls(), **overrides, name=f"given prices, otherwise {cls().name}") if overrides else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class CostModelInput:
-    """Daily work on one table, and its stored bytes."""
+    """Daily operations on one table, and its stored bytes."""
 
     commits_per_day: float
     rounds_per_day: float
@@ -82,11 +81,11 @@ class CostModelInput:
     hot_bytes: int = 0
     lake_bytes: int = 0
     objects_per_commit: float = 0
-    """Mean number of row objects per record: none for a small append, one per bucket for a large one."""
+    """Mean number of segments per record: 0 for a small append, one per bucket for a large append."""
     looks_per_day: float = 0
-    """Polls of waiting readers. They are not recorded: the caller estimates them."""
+    """Polls of waiting readers, estimated by the caller because they are not recorded."""
     archive_bytes: int = 0
-    """Changes retained beyond the log by ``table.changelog.retention``."""
+    """Changes that only the change archive retains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class CostEstimate:
 
 @dataclass(frozen=True, slots=True)
 class TableCosts:
-    """Requests of this process for one table since its start, and the estimate for all processes."""
+    """Requests of this process for a table since it started, and the estimated cost of all processes."""
 
     requests: RequestCounts
     workload: CostModelInput
@@ -160,18 +159,17 @@ def estimate(workload: CostModelInput, prices: Prices | None = None) -> CostEsti
 
 
 def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> TableCosts:
-    """Measure and estimate the costs of a table in its latest state. ``prices`` are fields of `Prices`.
+    """Measure and estimate the costs of a table in its latest state; see `Table.costs`.
 
     Reads a few records (about the logarithm of the day's commits), the manifests of the lake snapshot, and the pages of
-    the change archive. Raises as a read does, and `InvalidOptionError` for invalid prices.
+    the change archive. Raises the errors of a read.
     """
     chosen = Prices.of(prices or {})
     state = table.refresh()
 
-    def lake_bytes(
-        pin: ReadSnapshot,
-    ) -> int:  # of the snapshot: files of older ones are unknown without their manifests
-        files = scan_tiered_snapshot(table, pin, ScanRequest(None)).files if pin.lake is not None else ()
+    def lake_bytes(snapshot: ReadSnapshot) -> int:
+        # Only files of this snapshot are counted: those of older snapshots are unknown without reading their manifests.
+        files = scan_tiered_snapshot(table, snapshot, ScanRequest(None)).files if snapshot.lake is not None else ()
         return sum(file.size_bytes for file in files)
 
     workload = replace(
@@ -185,7 +183,7 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
 
 
 def log_requests(table: TableHandle) -> RequestCounts:
-    """Return this process's requests for the log of a table, if the log is in another store than the warehouse."""
+    """Return the requests of this process for a log in another store than the warehouse."""
     if not is_placed(table.uuid):
         return NO_REQUESTS
     prefix = table_prefix(table.uuid)
@@ -193,7 +191,7 @@ def log_requests(table: TableHandle) -> RequestCounts:
 
 
 def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:
-    """Return the commits and rounds of the last day, extrapolated from the table's life if it is younger."""
+    """Return the commits and tiering rounds of the last day, extrapolated for a younger table."""
     now_ms = table.storage.now_ms()
     day_ago_ms = now_ms - DAY_MS
     hot_bytes = sum(segment.size_bytes for segment in state.kept_segments())
@@ -202,12 +200,12 @@ def _measure_activity(table: TableHandle, state: TableState) -> CostModelInput:
     records = _sample_records(table, state, day_ago_ms)
     oldest = records[-1]
     commits = state.version - oldest.number + 1
-    pairs = [pair.time_ms for pair in state.lake_history if pair.time_ms >= day_ago_ms]
-    has_all_rounds = len(pairs) < LAKE_HISTORY_MAX
+    rounds_ms = [tiered.time_ms for tiered in state.lake_history if tiered.time_ms >= day_ago_ms]
+    has_all_rounds = len(rounds_ms) < LAKE_HISTORY_MAX
     objects = [sum(s.uuid is not None for s in _appended_segments(record)) for record in records]
     return CostModelInput(
         commits_per_day=_per_day(commits, oldest.time_ms, now_ms),
-        rounds_per_day=_per_day(len(pairs), oldest.time_ms if has_all_rounds else pairs[0], now_ms),
+        rounds_per_day=_per_day(len(rounds_ms), oldest.time_ms if has_all_rounds else rounds_ms[0], now_ms),
         buckets=state.num_buckets,
         hot_bytes=hot_bytes,
         objects_per_commit=sum(objects) / len(objects),
@@ -219,7 +217,7 @@ def _per_day(count: int, since_ms: int, now_ms: int) -> float:
 
 
 def _sample_records(table: TableHandle, state: TableState, since_ms: int) -> list[Record]:
-    """Return the latest record and, by bisection, older ones down to the oldest retained one since a time."""
+    """Return the latest record, records found by bisection, and the oldest retained record since ``since_ms``."""
     records = [read_record(table.storage, state.table_uuid, state.version)[0]]
     low, high = 1, state.version
     while low < high:

@@ -1,21 +1,21 @@
-"""Drop of partitions: `Table.drop_partition`, the command line and Spark SQL.
+"""Drop of partitions, for `Table.drop_partition`, the command line and Spark SQL.
 
 In a **log table** the rows are dropped from the lake, because the hot log has one range of offsets for all partitions:
 
-1. rows committed before the call are tiered;
-2. one lake snapshot drops the files of the partitions. **Commit point:** the lake's metadata version, or Paimon's
-   snapshot file;
-3. the log records the new tiered snapshot; from then on reads of the table do not return the rows. After a crash before
-   that, the next tiering round records it.
+1. Rows committed before the call are tiered.
+2. One lake snapshot drops the files of the partitions. **Commit point:** the lake's metadata version, or Paimon's
+   snapshot.
+3. The log records the new tiered snapshot. Later reads of the table do not return the rows. After a crash, the next
+   tiering round records it.
 
-If the partitioning of a log table was changed (`table/alter.py`), lake files may mix rows of this and other
-partitions. Then the rows are deleted individually. **Commit point:** the one record that names them.
+No reader sees a part of a partition: readers with an older read snapshot see all of it. The hot log keeps the rows, for
+streams that start earlier, until it is trimmed.
 
-A reader with the older read snapshot sees the whole partition; no reader sees a part of it. The hot log keeps the rows
-as history for streams that start earlier, until it is trimmed.
+If the partitioning of a log table was changed (`table/alter.py`), lake files may contain rows of several partitions.
+Then the rows are deleted individually. **Commit point:** the record that names them.
 
 In a **primary-key table** the rows are deleted by key (`streamhouse_spark.kv.partition_overwrite`). **Commit point:**
-the one record with all deletions.
+the record with all deletions.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DropPartitionReport:
-    """The dropped rows and files, or with ``dry_run`` those that would be dropped."""
+    """The dropped rows and files, or with ``dry_run`` the rows and files that would be dropped."""
 
     rows: int
     files: int = 0
-    """Dropped lake files; for a primary-key table, files in which the next tiering round deletes rows."""
+    """Dropped lake files; 0 if rows were deleted individually or by key."""
     snapshot_id: int | None = None
     """The lake snapshot without the rows; None if there was nothing to drop, or the deletions are in the log."""
     dry_run: bool = False
 
 
 def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bool = False) -> DropPartitionReport:
-    """Drop partitions as `Table.drop_partition` does, those of all matches in one step."""
+    """Drop all matching partitions in one commit; see `Table.drop_partition`."""
     state = table.refresh()
     require_no_branch(state, "dropping a partition")
     if state.primary_key:
@@ -66,16 +66,16 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
         return _count_rows(table, chosen) if dry_run else _delete_by_key(table, chosen)
     if not table.properties.datalake_enabled:
         raise InvalidOptionError(
-            f"table {table.name} has neither a lake nor a primary key (table.datalake.enabled is false), and rows "
-            "cannot be removed from the middle of a log; set table.datalake.enabled to true and drop the partition "
-            "from the lake, or let table.log.ttl trim the log"
+            f"cannot drop a partition of table {table.name}: it has neither a lake nor a primary key "
+            "(table.datalake.enabled is false); set table.datalake.enabled to true and drop the partition, or let "
+            "table.log.ttl trim the log"
         )
     if state.former_partitionings:
         return _count_rows(table, chosen) if dry_run else _delete_by_offset(table, chosen)
     lake = table.open_lake()
     if dry_run:
         return _count_dropped(table, lake, chosen)
-    lake.drop_partitions(chosen, below={}, dry_run=True)  # fails before anything is tiered
+    lake.drop_partitions(chosen, below={}, dry_run=True)  # validates before anything is tiered
     return _drop_from_lake(table, state.ends, chosen)
 
 
@@ -83,36 +83,37 @@ def drop_partitions(table: TableHandle, chosen: PartitionMatches, *, dry_run: bo
 
 
 def _drop_from_lake(table: TableHandle, ends: Mapping[int, int], chosen: PartitionMatches) -> DropPartitionReport:
-    """Drop the rows below ``ends``."""
+    """Tier the table, and drop the rows below ``ends``."""
     from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 
     TieringJob(table.log, table.open_lake(), world=table.world, is_before_drop=True).run(
         run_tasks_locally(table.storage, table.settings, table.world)
     )
-    lake = table.open_lake()  # by the current columns
+    lake = table.open_lake()  # with the current columns
     report = lake.drop_partitions(chosen, below=ends)
     if not _record_drop(table, lake):
-        logger.warning("%s: the lake is without %s, the log learns of it with the next tiering", table.name, chosen)
+        logger.warning("%s: dropped %s from the lake; the next tiering round records it", table.name, chosen)
     return DropPartitionReport(report.rows, report.files, report.snapshot.id if report.snapshot is not None else None)
 
 
 def _record_drop(table: TableHandle, lake: LakeTable) -> bool:
-    """Record the drop in the log and return whether it has it. A lost race is no conflict of the drop."""
-    from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+    """Record the drop in the log. Returns False after a conflict, which does not fail the drop."""
+    from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 
     try:
-        return record_newest(table.log, lake)
+        return record_latest_snapshot(table.log, lake)
     except CommitConflictError:
         return False
 
 
 def _count_dropped(table: TableHandle, lake: LakeTable, chosen: PartitionMatches) -> DropPartitionReport:
-    """Count the rows below the offsets of a lake snapshot in the lake, and the other rows in the hot log."""
-    pin = fall_back_to_lake_snapshot(table)
-    of_lake = lake.drop_partitions(chosen, below=pin.lake.offsets if pin.lake is not None else {}, dry_run=True)
-    columns = Projection.of(pin.state.schema, chosen.columns, None)
-    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot_rows(table, pin, columns))
-    return DropPartitionReport(of_lake.rows + hot_rows, of_lake.files, dry_run=True)
+    """Count the rows of the latest lake snapshot, and the later rows in the hot log."""
+    snapshot = fall_back_to_lake_snapshot(table)
+    below = snapshot.lake.offsets if snapshot.lake is not None else {}
+    in_lake = lake.drop_partitions(chosen, below=below, dry_run=True)
+    columns = Projection.of(snapshot.state.schema, chosen.columns, None)
+    hot_rows = sum(int(chosen.mask(rows).sum()) for rows in read_hot_rows(table, snapshot, columns))
+    return DropPartitionReport(in_lake.rows + hot_rows, in_lake.files, dry_run=True)
 
 
 # -- tables whose partitioning was changed ----------------------------------------------------------------------------
@@ -133,13 +134,13 @@ def _count_rows(table: TableHandle, chosen: PartitionMatches) -> DropPartitionRe
 
 
 def _require_deletable(table: TableHandle, state: TableState) -> None:
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
+    from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
     behavior = parse_keyed_properties(state.properties, state.schema, state.partition_by).delete_behavior
     if behavior != "allow":
         raise InvalidOptionError(
-            f"table {table.name} takes no deletions (table.delete.behavior is {behavior}), and dropping a partition "
-            "deletes its rows; set the property to allow where the last row wins or columns are aggregated"
+            f"table {table.name} does not support deletes (table.delete.behavior is {behavior}), so no partition can "
+            "be dropped; set the property to allow if the last row wins or columns are aggregated"
         )
 
 

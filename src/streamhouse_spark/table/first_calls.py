@@ -1,6 +1,6 @@
-"""Eager loading of the modules that the first calls of a table need, when the table is opened.
+"""Imports of the modules that the first calls need, when a table is opened.
 
-Lake libraries are loaded by the first call that reads the lake: writers need none of them.
+Lake libraries are imported by the first call that reads the lake, because writers do not need them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _loads_lazily = False
 
 
 def load_lazily() -> None:
-    """Load modules only in the calls that need them, for short-lived processes such as a command."""
+    """Import modules only in the calls that need them. For short-lived processes, such as a command."""
     global _loads_lazily  # noqa: PLW0603 - of the whole process
     _loads_lazily = True
 
 
 def load_on_opening(table: TableHandle) -> None:
-    """Call `load_first_calls` unless this process loads lazily. A table that cannot be read is no error here."""
+    """Call `load_first_calls`, unless this process loads lazily. Errors of reading the table are only logged."""
     if not _loads_lazily:
-        with log_post_commit_errors(logger, "loading what first calls need", table.name):
+        with log_post_commit_errors(logger, "importing modules for the first calls", table.name):
             load_first_calls(table.state)
 
 
 def load_first_calls(state: TableState) -> None:
-    """Load what appends and reads of a table need, and for a primary-key table also upserts and lookups.
+    """Import the modules for appends and reads of a table, and for upserts and lookups of a primary-key table.
 
-    Converting the first Python value also makes Arrow import pandas, if it is installed.
+    The conversion of a Python value makes Arrow import pandas, if it is installed.
     """
     import streamhouse_spark.expressions.where
     import streamhouse_spark.read.snapshot_reader

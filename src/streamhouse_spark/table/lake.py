@@ -1,4 +1,4 @@
-"""`Table.lake`: the lake table alone, with the rows tiered so far."""
+"""`LakeView`: reads and maintenance of the lake table alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from streamhouse_spark.table_handle import TableHandle
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Delete the lake table of a dropped table with its files, unless it is in an external catalog.
 
-    An adopted lake table is kept without an owner, as is the lake that a branch reads.
+    An adopted lake table is kept, without an owner. The lake that a branch reads belongs to its table.
     """
     if BRANCH in state.properties:
         return
@@ -57,15 +57,15 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
 @validates_arguments()
 class LakeView:
-    """The lake table of a streamhouse table; empty before the first tiering round."""
+    """The lake table of a table; see `Table.lake`. It has no rows before the first tiering round."""
 
     def __init__(self, table: TableHandle) -> None:
-        require_no_branch(table.state, "reading and keeping the lake alone")
+        require_no_branch(table.state, "reading and maintaining the lake alone")
         self._table = table
         _ = self._lake  # fail early for a table without a lake
 
     def __getstate__(self) -> dict[str, TableHandle]:
-        """Pickle the table alone; the lake is reopened on first use."""
+        """Pickle the table. The lake is reopened on first use."""
         return {"_table": self._table}
 
     @cached_property
@@ -73,7 +73,7 @@ class LakeView:
         return self._table.open_lake()
 
     def newest(self) -> LakeSnapshot | None:
-        """Return the latest snapshot and the offsets that it holds."""
+        """Return the latest snapshot, with its offsets; None before the first tiering round."""
         return newest_snapshot(self._table.log, self._lake)
 
     def to_arrow(
@@ -84,9 +84,13 @@ class LakeView:
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """Read all rows of the lake table, of a snapshot, or of the snapshot that was current at a time.
+        """Read the rows of a snapshot, by default the latest.
 
-        ``columns`` and ``filter`` are as in `Table.to_arrow`. Raises `SnapshotExpiredError`.
+        * ``columns``, ``filter``: as for `Table.to_arrow`.
+        * ``as_of_snapshot``: id of the snapshot.
+        * ``as_of_timestamp_ms``: reads the snapshot that was current at that time.
+
+        Raises the errors of `Table.to_arrow`, and `SnapshotExpiredError` for an unknown snapshot.
         """
         state = self._table.refresh()
         projection = Projection.of(state.schema, columns, parse_filter(filter))
@@ -101,24 +105,27 @@ class LakeView:
         return projection.joined([projection.finish(rows) for rows in tables])
 
     def _current(self) -> LakeTable:
-        """Return the lake by the latest state, because other processes may have altered the table.
+        """Return the lake with the latest state, because other processes may have altered the table.
 
-        Raises `TableNotFoundError`, or `DifferentHistoryError` if the log was restored from an older copy, which names
-        snapshots that must be kept.
+        Raises `TableNotFoundError`, and `DifferentHistoryError` if the log was restored from an older copy.
         """
         lake = self._lake.with_state(self._table.refresh())
         newest_snapshot(self._table.log, lake)
         return lake
 
-    # -- maintenance, a verb at a time ----------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def compact(self, *, purge: bool = False, dry_run: bool = False) -> CompactReport:
-        """Compact small adjacent files of a bucket, and rewrite files with many deleted rows.
+        """Compact small adjacent files of a bucket, and rewrite files with more than a tenth of their rows deleted.
 
-        With ``purge`` every file with a deleted row is rewritten: once older snapshots have expired and the log was
-        trimmed, no file has the bytes of a deleted row.
+        It commits about a gigabyte at a time, also if the properties disable automatic compaction.
 
-        See `streamhouse_spark.table.maintenance.lake.compact`.
+        * ``purge``: rewrite all files with deleted rows. After older snapshots have expired and the log was trimmed,
+          deleted rows are in no file.
+        * ``dry_run``: only report.
+
+        Raises `CommitConflictError` if tiering or another engine committed first (earlier commits are kept),
+        `LakeMismatchError`, `CommitStateUnknownError`.
         """
         return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
 
@@ -127,10 +134,17 @@ class LakeView:
     ) -> CompactReport:
         """Cluster the rows of files by columns, so that queries that filter on them skip most files.
 
-        ``order_by`` is ``a, b`` or ``zorder(a, b)``; ``filter`` restricts the rewrite to files that may have matching
-        rows.
+        Each file gets a range of the order, per bucket and partition. It commits about a gigabyte at a time. Files that
+        were clustered before are skipped until about as many other bytes have accumulated. Rows, their offsets and
+        older snapshots are kept.
 
-        See `streamhouse_spark.table.maintenance.lake.optimize`.
+        * ``order_by``: ``a, b`` or ``zorder(a, b)``.
+        * ``filter``: rewrite only files that may have matching rows.
+        * ``dry_run``: only report.
+
+        Raises `InvalidOptionError` for a primary-key table, a Paimon lake and an invalid order, `SchemaMismatchError`
+        for an unknown column, `CommitConflictError` if rows were deleted or files replaced concurrently (earlier
+        commits are kept), `LakeMismatchError`, `CommitStateUnknownError`.
         """
         lake = self._current()
         return optimize(self._table, lake, order_by, chosen=parse_filter(filter), dry_run=dry_run)
@@ -138,9 +152,13 @@ class LakeView:
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False
     ) -> ExpireReport:
-        """Expire old snapshots and delete the files that only they need.
+        """Expire old snapshots and delete the files that only they need. Snapshots of tags and branches are kept.
 
-        See `streamhouse_spark.table.maintenance.lake.expire_snapshots`.
+        * ``retain_last``: the number of latest snapshots to keep.
+        * ``older_than_ms``: a time since 1970; later snapshots are kept. The default is a day ago.
+        * ``dry_run``: only report.
+
+        Raises `InvalidOptionError` for an invalid number or a time in the future, and `CommitConflictError`.
         """
         return expire_snapshots(
             self._table, self._current(), retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
@@ -149,27 +167,30 @@ class LakeView:
     def remove_orphan_files(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> list[str]:
         """Delete orphan files of the lake table that are older than ``grace_ms``, and return their keys.
 
-        Raises `InvalidOptionError` for a grace period below ten minutes; `CommitConflictError`: run it again.
+        Raises `InvalidOptionError` for a grace period below ten minutes. After `CommitConflictError` run it again.
         """
         check_grace(grace_ms)
         return self._current().remove_orphans(grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
-        """Combine manifests into few large ones. See `streamhouse_spark.table.maintenance.lake.rewrite_manifests`."""
+        """Combine small manifests. Raises `InvalidOptionError` for a lake format other than Iceberg."""
         return rewrite_manifests(self._table, self._current(), dry_run=dry_run)
 
     # -- metadata -------------------------------------------------------------------------------------------------
 
     def metadata_table_names(self) -> tuple[str, ...]:
+        """Return the names of the metadata tables of the lake format."""
         return self._lake.metadata_tables
 
     def metadata(self, name: str) -> pa.Table:
-        """Return a metadata table of the lake. Raises `InvalidNameError` listing the existing ones."""
+        """Return a metadata table of the lake. Raises `InvalidNameError` with the existing names."""
         require_metadata(self._table.state, self._lake, self._lake.newest())
         return self._lake.metadata_table(name)
 
     def snapshots(self) -> pa.Table:
+        """Return the metadata table ``snapshots``."""
         return self.metadata("snapshots")
 
     def files(self) -> pa.Table:
+        """Return the metadata table ``files``."""
         return self.metadata("files")

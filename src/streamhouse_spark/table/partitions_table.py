@@ -1,8 +1,7 @@
-"""``<table>$partitions``: row counts of each partition in the log and the lake.
+"""``<table>$partitions``: the number of rows of each partition in the log and the lake.
 
-Lake counts come from manifests, including deleted rows. Log counts come from records, for segments with rows of a
-single partition. The partition columns are read only for other segments that are not tiered yet, and for files from
-before the current partitioning.
+Lake files are counted by manifests, and segments with rows of a single partition by records. Only for other segments,
+and for lake files with an earlier partitioning, the partition columns are read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.lake.parquet.file_writer import parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.types import LakeScan, LakeSplit, ScanFile
-from streamhouse_spark.log.delete_vectors import FileRows
+from streamhouse_spark.log.deletion_vectors import FileRows
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, plan_snapshot, read_split
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
@@ -43,8 +42,8 @@ _COUNTS: Final = ("hot_rows", _LAKE_ROWS, "lake_files", "lake_size_bytes")
 def partitions_schema(state: TableState) -> pa.Schema:
     """Return the partition columns, then the counts.
 
-    ``hot_rows`` are rows that the lake does not hold; for a primary-key table changes, and without a lake also the rows
-    by key. ``lake_rows`` are lake rows without deleted ones; null if only a read could count them. Raises
+    ``hot_rows`` counts untiered rows. In a primary-key table it counts changes, and without a lake also the rows of KV
+    snapshots. ``lake_rows`` counts live lake rows, or is null if that requires reading them. Raises
     `SchemaMismatchError` if a partition column has the name of a count.
     """
     require_distinct_names(state.partition_by, _COUNTS, f"{state.name}$partitions")
@@ -54,37 +53,38 @@ def partitions_schema(state: TableState) -> pa.Schema:
 
 
 def count_partitions(table: TableHandle) -> pa.Table:
-    """Count the rows of each non-empty partition, ordered by its values, null last; all of one state.
+    """Count the rows of each non-empty partition of a partitioned table, ordered by partition values, null last.
 
-    The table must be partitioned. Raises `LakeMismatchError` for a file of another engine without partition values,
-    unless the partitioning was changed, and as a read does.
+    Raises the errors of a read, and `LakeMismatchError` for a file of another engine without partition values, unless
+    the partitioning was changed.
     """
-    return read_with_fallback(
-        table, take_latest_snapshot(table.refresh()), InitialSchema(()), lambda pin: _count_snapshot(table, pin)
-    )
+    latest = take_latest_snapshot(table.refresh())
+    return read_with_fallback(table, latest, InitialSchema(()), lambda snapshot: _count_snapshot(table, snapshot))
 
 
-def _count_snapshot(table: TableHandle, pin: ReadSnapshot) -> pa.Table:
-    columns = pin.state.schema.select(pin.state.partition_by)
-    schema = partitions_schema(pin.state)
-    parts = [part.cast(schema) for part in _iter_counts(table, pin, columns)]
+def _count_snapshot(table: TableHandle, snapshot: ReadSnapshot) -> pa.Table:
+    columns = snapshot.state.schema.select(snapshot.state.partition_by)
+    schema = partitions_schema(snapshot.state)
+    parts = [part.cast(schema) for part in _iter_counts(table, snapshot, columns)]
     counts = pa.concat_tables([schema.empty_table(), *parts])
     return sort_rows(sum_by_group(counts, columns.names).cast(schema), columns.names)
 
 
-def _iter_counts(table: TableHandle, pin: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
-    if pin.lake is not None:
-        scan = scan_tiered_snapshot(table, pin, ScanRequest(columns.names))
-        pending_deletes = _PendingDeletes(StorageFiles(table.storage), deleted_offsets(pin), deleted_file_rows(pin))
+def _iter_counts(table: TableHandle, snapshot: ReadSnapshot, columns: TableSchema) -> Iterator[pa.Table]:
+    if snapshot.lake is not None:
+        scan = scan_tiered_snapshot(table, snapshot, ScanRequest(columns.names))
+        pending_deletes = _PendingDeletes(
+            StorageFiles(table.storage), deleted_offsets(snapshot), deleted_file_rows(snapshot)
+        )
         yield _count_lake_files(
             [file for file in scan.files if _has_partition(file, columns)], columns, pending_deletes
         )
         older = [file for file in scan.files if not _has_partition(file, columns)]
-        yield from _count_older_files(table, pin, scan, older, columns, pending_deletes)
-    splits = [plan_range(pin.state, bucket, offsets) for bucket, offsets in pin.hot.items()]
-    splits += [plan_snapshot(pin.state, base) for base in pin.bases.values()]
+        yield from _count_older_files(table, snapshot, scan, older, columns, pending_deletes)
+    splits = [plan_range(snapshot.state, bucket, offsets) for bucket, offsets in snapshot.hot.items()]
+    splits += [plan_snapshot(snapshot.state, base) for base in snapshot.bases.values()]
     for split in splits:
-        yield from _count_log(table, pin.state, split, columns)
+        yield from _count_log(table, snapshot.state, split, columns)
 
 
 def _has_partition(file: ScanFile, columns: TableSchema) -> bool:
@@ -93,7 +93,7 @@ def _has_partition(file: ScanFile, columns: TableSchema) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PendingDeletes:
-    """Rows that are deleted in the log, but in the lake only after the next round."""
+    """Deleted rows that lake files still contain, because no tiering round has applied the deletes yet."""
 
     names: StorageFiles
     rows: Mapping[int, OffsetSet]
@@ -103,7 +103,7 @@ class _PendingDeletes:
         return self.files.get(self.names.name_of(file.location)) if self.files else None
 
     def num_live(self, file: ScanFile) -> int | None:
-        """Return the live rows of a file; None if only a read can count them."""
+        """Return the number of live rows in a file; None if that requires reading it."""
         if _may_contain(file, self.rows) or file.num_live is None:
             return None
         positions = self.positions(file)
@@ -111,7 +111,7 @@ class _PendingDeletes:
 
 
 def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_deletes: _PendingDeletes) -> pa.Table:
-    values = {c.name: _column([file.partition[c.name] for file in files], c.type) for c in columns.columns}
+    values = {c.name: pa.array([file.partition[c.name] for file in files], c.type) for c in columns.columns}
     return _make_counts(
         values,
         lake_rows=[pending_deletes.num_live(file) for file in files],
@@ -121,7 +121,7 @@ def _count_lake_files(files: Sequence[ScanFile], columns: TableSchema, pending_d
 
 
 def _may_contain(file: ScanFile, rows: Mapping[int, OffsetSet]) -> bool:
-    """Return False only if the file name shows that the file has none of the rows at these offsets."""
+    """Return whether a file may contain rows at these offsets, by the offsets in the file name."""
     if not rows:
         return False
     named = parse_file_offsets(file.location)
@@ -130,26 +130,26 @@ def _may_contain(file: ScanFile, rows: Mapping[int, OffsetSet]) -> bool:
 
 def _count_older_files(
     table: TableHandle,
-    pin: ReadSnapshot,
+    snapshot: ReadSnapshot,
     scan: LakeScan,
     files: Sequence[ScanFile],
     columns: TableSchema,
     pending_deletes: _PendingDeletes,
 ) -> Iterator[pa.Table]:
-    """Count files from before the current partition columns, by reading these columns.
+    """Count files with an earlier partitioning, by reading the partition columns.
 
-    A file counts for every partition of which it has rows, with its share of the bytes.
+    A file counts for each of its partitions, with a share of its bytes.
     """
     for file in files:
-        if not pin.state.former_partitionings:
+        if not snapshot.state.former_partitionings:
             raise LakeMismatchError(
-                f"{pin.state.name}$partitions: lake file {file.location} has no partition values, because another "
+                f"{snapshot.state.name}$partitions: lake file {file.location} has no partition values, because another "
                 "engine wrote it with other partition columns; rewrite it with that engine"
             )
         split = LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.position_deletes)
         rows = pending_deletes.rows if parse_file_offsets(file.location) is not None else {}
-        piece = LakeScanTask(split, file.bucket, rows, pending_deletes.positions(file))
-        plan = ScanPlan(table.name, table.uuid, columns, (piece,), scan.projection)
+        task = LakeScanTask(split, file.bucket, rows, pending_deletes.positions(file))
+        plan = ScanPlan(table.name, table.uuid, columns, (task,), scan.projection)
         partition_rows = pa.Table.from_batches(read_batches(table, plan), columns.arrow)
         num_rows, values = partition_rows.num_rows, dict(zip(columns.names, partition_rows.columns, strict=True))
         counted = sum_by_group(_make_counts(values, lake_rows=[1] * num_rows), columns.names)
@@ -163,17 +163,17 @@ def _count_older_files(
 
 
 def _count_log(table: TableHandle, state: TableState, split: LogSplit, columns: TableSchema) -> Iterator[pa.Table]:
-    def says(segment: Segment) -> bool:
+    def has_one_partition(segment: Segment) -> bool:
         written = partition_columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
         return segment.partitions is not None and len(segment.partitions) == 1 and written == state.partition_by
 
-    alone = [segment for segment in split.segments if says(segment)]
-    mixed = tuple(s for s in split.segments if s not in alone)
-    keys = [segment.partitions[0] for segment in alone if segment.partitions is not None]
+    single = [segment for segment in split.segments if has_one_partition(segment)]
+    mixed = tuple(s for s in split.segments if s not in single)
+    keys = [segment.partitions[0] for segment in single if segment.partitions is not None]
     values = {
-        c.name: _column([_decode_value(key[i], c.type) for key in keys], c.type) for i, c in enumerate(columns.columns)
+        c.name: pa.array([_decode_value(key[i], c.type) for key in keys], c.type) for i, c in enumerate(columns.columns)
     }
-    yield _make_counts(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in alone])
+    yield _make_counts(values, hot_rows=[split.num_live(s.offsets.intersect(split.offsets)) for s in single])
     for log_batch in read_split(table.storage, replace(split, segments=mixed), columns):
         rows = log_batch.batch
         yield _make_counts(dict(zip(columns.names, rows.columns, strict=True)), hot_rows=[1] * rows.num_rows)
@@ -193,8 +193,3 @@ def _decode_value(value: Any, data_type: pa.DataType) -> Any:
     if pa.types.is_binary(data_type):
         return bytes.fromhex(value)
     return float(value) if pa.types.is_floating(data_type) else value
-
-
-def _column(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """Return plain values as a column; dates are days and timestamps microseconds."""
-    return pa.array(values, data_type)

@@ -1,4 +1,4 @@
-"""Status of a table: its size, how long rows wait for tiering and files for maintenance, and failed rounds."""
+"""Status of a table: its size, the delay of tiering and maintenance, and failed rounds."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table_handle import TableHandle
 
 TIERING_LATE_MIN_MS: Final = 10 * 60_000
-"""Shorter waits do not count as late, however small the table's freshness target is."""
+"""Shorter delays do not count as late, even with a small freshness target."""
 TIERING_LATE_FACTOR: Final = 5
 MAINTENANCE_LATE_MS: Final = 2 * 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
 class TableHealth:
-    """How long rows and files of a table have been waiting; 0 if none wait."""
+    """The delay of tiering and maintenance of a table."""
 
     name: str
     freshness_ms: int
     """Freshness target: the permitted delay of the lake."""
     untiered_ms: int
-    """Age of the oldest rows that should be in the lake but are not."""
+    """Age of the oldest untiered rows, or 0."""
     undeleted_ms: int
-    """How long removable rows or files have waited for maintenance."""
+    """How long removable rows or files have been waiting for maintenance, or 0."""
 
     @property
     def is_tiering_late(self) -> bool:
@@ -45,7 +45,7 @@ class TableHealth:
 
 
 def table_health(state: TableState, properties: TableProperties, now_ms: int) -> TableHealth:
-    """Compute the waiting times. ``now_ms`` is the store's time."""
+    """Compute the delays at the store time ``now_ms``."""
     enabled = properties.datalake_enabled
     untiered = [_oldest_time_after(log, state.lake_offset(b)) for b, log in state.buckets.items()] if enabled else []
     if enabled and state.truncation is not None and state.lake_is_outdated:
@@ -66,7 +66,7 @@ def table_health(state: TableState, properties: TableProperties, now_ms: int) ->
 
 
 def _oldest_time_after(log: BucketLog, offset: int) -> int | None:
-    """Return the store time when the oldest segment with rows at or after the offset was complete."""
+    """Return the store time of the last row of the oldest segment that ends after ``offset``."""
     return next((s.last_time_ms for s in log.segments if s.end_offset > offset), None)
 
 
@@ -81,12 +81,11 @@ class TableOverview:
     buckets: int
     rows: int
     rows_unit: str
-    """The unit of ``rows`` and ``lag_rows``: ``rows``, or ``changes`` of a primary-key table, whose rows only a read
-    can count."""
+    """The unit of ``rows`` and ``lag_rows``: ``rows``, or ``changes`` of a primary-key table."""
     lag_rows: int | None
-    """Rows that the lake does not hold; None without a lake."""
+    """Untiered rows; None without a lake."""
     untiered_s: float | None
-    """Age of the oldest of these rows."""
+    """Age of the oldest untiered row; None without a lake."""
     freshness_s: float
     is_late: bool
     """Whether tiering or maintenance is overdue."""
@@ -94,13 +93,13 @@ class TableOverview:
     hot_segments: int
     lake_format: str | None
     failing: str | None = None
-    """The error class with which its rounds fail, as far as recorded; None if they do not."""
+    """The error class of failing tiering rounds, if recorded."""
     failed_s: float | None = None
-    """Age of the last such failure."""
+    """Age of the last failure."""
 
     @classmethod
     def of(cls, table: TableHandle, failures: Sequence[TieringFailure] = ()) -> TableOverview:
-        """Return the status of a table, given the failures that `read_overdue_failures` read for it."""
+        """Return the status of a table. ``failures`` are from `read_overdue_failures`."""
         state = table.state
         of = state.parsed
         enabled = of.datalake_enabled
@@ -132,9 +131,9 @@ class TableOverview:
 
 
 def read_overdue_failures(storage: Storage, tables: Sequence[TableHandle]) -> Mapping[str, Sequence[TieringFailure]]:
-    """Return the recorded failures by uuid of tables whose rows or files wait too long, read in parallel.
+    """Return uuid → recorded failures of the tables whose tiering or maintenance is overdue.
 
-    Other tables cost no request.
+    Failures are read in parallel. Other tables cost no request.
     """
     overdue = [table for table in tables if _is_overdue(table)]
     failures_by_table = map_with_store_concurrency(

@@ -1,4 +1,4 @@
-"""Read-only views of a table, named by a ``$`` suffix, and `Table.inspect`, which reads system tables."""
+"""Read-only views of a table, which are named by a ``$`` suffix, and `Inspect`, which reads system tables."""
 
 from __future__ import annotations
 
@@ -34,23 +34,21 @@ PARTITIONS = "partitions"
 
 @validates_arguments(unless=("read",))
 class Inspect:
-    """System tables of one table. Each method reads the latest state and returns one system table.
-
-    The columns are those of `SYSTEM_TABLES`, or of `partitions_schema`.
-    """
+    """The system tables of a table; see `Table.inspect`. Each method reads the latest state."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
 
     def read(self, name: str) -> pa.Table:
+        """Return the system table ``$<name>``. Raises `InvalidNameError` for an unknown name."""
         return SystemTables(self._table.storage, self._table.refresh()).read(name)
 
     def buckets(self) -> pa.Table:
-        """Return log start and end, lake offset and lag of each bucket."""
+        """Return the start and end of the log, the lake offset and the lag of each bucket."""
         return self.read("buckets")
 
     def segments(self) -> pa.Table:
-        """Return the live segments of the hot log; ``file`` is null for inline rows."""
+        """Return the live segments of the hot log. ``file`` is null for inline rows."""
         return self.read("segments")
 
     def commits(self) -> pa.Table:
@@ -58,18 +56,18 @@ class Inspect:
         return self.read("commits")
 
     def history(self, limit: int | None = None) -> pa.Table:
-        """Return the retained commits with operation and author, oldest first, at most the latest ``limit``.
+        """Return the latest ``limit`` commits, or all that are retained, with operation and author, oldest first.
 
         Raises `InvalidOptionError` for an invalid limit.
         """
         if limit is not None and limit < 1:
-            raise InvalidOptionError(f"limit must be at least 1, got {limit}")
+            raise InvalidOptionError(f"limit is {limit}, expected at least 1")
         return SystemTables(self._table.storage, self._table.refresh(), limit).read("history")
 
     def partitions(self) -> pa.Table:
-        """Return the row counts of each partition in log and lake; the first columns are the partition columns.
+        """Return the number of rows of each partition in log and lake. The first columns are the partition columns.
 
-        See `partitions_table.partition_table`. Raises `InvalidNameError` for an unpartitioned table.
+        Raises `InvalidNameError` for an unpartitioned table.
         """
         return open_view(self._table, PARTITIONS).to_arrow()
 
@@ -82,14 +80,15 @@ class Inspect:
         return self.read("refs")
 
     def schemas(self) -> pa.Table:
+        """Return the current and earlier columns, as Spark DDL."""
         return self.read("schemas")
 
     def options(self) -> pa.Table:
-        """Return the table's properties."""
+        """Return the properties of the table."""
         return self.read("options")
 
     def tiering(self) -> pa.Table:
-        """Return the recorded lake snapshots and the offsets that they hold."""
+        """Return the offsets of each bucket in the recorded lake snapshots."""
         return self.read("tiering")
 
 
@@ -105,7 +104,7 @@ class TableView(Protocol):
 
 
 def open_view(table: TableHandle, suffix: str) -> TableView:
-    """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
+    """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
@@ -118,7 +117,7 @@ def open_view(table: TableHandle, suffix: str) -> TableView:
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
-                f"there are {', '.join(_list_suffixes(table))}",
+                f"available: {', '.join(_list_suffixes(table))}",
             )
         require_no_branch(table.state, "reading the lake alone")
         return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
@@ -134,13 +133,13 @@ def _list_suffixes(table: TableHandle) -> list[str]:
 
 def _reject(table: TableHandle, suffix: str) -> NoReturn:
     if suffix == BINLOG:
-        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+        raise InvalidNameError(f"{table.name}${suffix}: only primary-key tables have ${suffix}; use $changelog")
     if suffix == PARTITIONS:
         raise InvalidNameError(
-            f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
+            f"{table.name}${suffix}: the table is not partitioned by columns; use $buckets to see where its rows are"
         )
     raise InvalidNameError(
-        f"{table.name}${suffix}: unknown suffix ${suffix}; there are {', '.join(_list_suffixes(table))}"
+        f"{table.name}${suffix}: unknown suffix ${suffix}; available: {', '.join(_list_suffixes(table))}"
     )
 
 
@@ -176,7 +175,7 @@ class _SystemView(_View):
 
 
 class _PartitionsView(_View):
-    """Row counts of each partition, see `partitions_table`."""
+    """The number of rows of each partition; see `partitions_table`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -191,7 +190,7 @@ class _PartitionsView(_View):
 
 
 class _ChangelogView(_View):
-    """All changes with type, offset and commit time, see `changelog_batches`."""
+    """All changes with type, offset and commit time; see `changelog_batches`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -204,7 +203,7 @@ class _ChangelogView(_View):
 
 
 class _BinlogView(_View):
-    """All changes with the row before and after, see `binlog_batches`."""
+    """All changes with pre-image and post-image; see `binlog_batches`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -251,15 +250,14 @@ class _LakeRowsView(Scannable):
 
 
 def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read all changes of a state by the state's columns, each bucket in offset order.
+    """Read all retained changes, with the columns of ``state``, each bucket in offset order.
 
-    A log table has inserts only, until rows are deleted or dropped with a partition. Then its changes start at the
-    first commit after which all are retained, and the inserts come first. For a primary-key table these are the changes
-    in the hot log and the archive, because the lake only has rows.
+    In a log table without deleted or dropped rows, all changes are inserts. Trimmed rows are read from the lake, with
+    null commit times; without a lake the changelog starts at the log start offset. If rows were deleted or dropped, the
+    changelog starts at the commit since which all changes are retained, with the inserts first. The changes of a
+    primary-key table are in the log and the archive, because the lake has only rows.
 
-    Trimmed rows of a log table without deletions are read from the lake, with null commit times. Without a lake the
-    changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
-    first row of that bucket.
+    Raises `OffsetsTrimmedError`, before the first row of the bucket, if trimmed rows are missing from the lake.
     """
     from streamhouse_spark.read.change_feed.planning import plan_changelog_rows
     from streamhouse_spark.read.offset_scan import has_lost_rows
@@ -267,25 +265,25 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
 
     if has_lost_rows(state):
         commit_plan = ScanPlan(
-            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).pieces
+            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).tasks
         )
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
-    held = usable_archive(state)
+    archive = usable_archive(state)
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
-        of_log = LogScanTask(plan_range(state, bucket, log.offsets))
-        pieces: list[ScanTask] = [*plan_archived_changes(state, held, bucket), of_log]
+        log_task = LogScanTask(plan_range(state, bucket, log.offsets))
+        tasks: list[ScanTask] = [*plan_archived_changes(state, archive, bucket), log_task]
         if log.start > first and state.lake is not None and not state.primary_key:
-            pieces.insert(0, _archive_task(table, state, bucket, OffsetRange(first, log.start)))
-        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(pieces))
+            tasks.insert(0, _plan_lake_task(table, state, bucket, OffsetRange(first, log.start)))
+        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(tasks))
         yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 
-def _archive_task(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> ScanTask:
+def _plan_lake_task(table: TableHandle, state: TableState, bucket: int, trimmed: OffsetRange) -> ScanTask:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
-            "in the lake; table.tail(start='earliest') reads what the log holds",
+            "in the lake; use table.tail(start='earliest') to read the log alone",
         )
     return OffsetsScanTask(bucket, trimmed, 0)

@@ -1,4 +1,4 @@
-"""`Table`: the Python interface of one table, also for the data source and the command line. It works without Spark."""
+"""`Table`: the Python interface of one table. It works without Spark."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import InvalidOptionError, count_of
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
-from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table.scan import Scan, Scannable, TableSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
-    from streamhouse_spark.log.staging import RowStager, StagedRows
     from streamhouse_spark.lookup.batch_lookup import BatchLookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
+    from streamhouse_spark.read.follow import Follower
     from streamhouse_spark.read.tail import Tail
     from streamhouse_spark.schema.table_schema import SparkSchema
+    from streamhouse_spark.table.aio import AsyncTable
     from streamhouse_spark.table.costs import TableCosts
     from streamhouse_spark.table.drop_partition import DropPartitionReport
     from streamhouse_spark.table.lake import LakeView
@@ -41,25 +41,24 @@ if TYPE_CHECKING:
 
 _INTERNALS: Final = frozenset(
     {name for name in vars(TableHandle) if not name.startswith("_")} - {"name"}
-    | {"log", "path", "settings", "storage", "world"}
-    | {"commit", "keyed", "merge_inline", "merge_small", "stager"}
+    | {"keyed", "log", "log_writer", "path", "settings", "storage", "world"}
 )
-"""Attributes that only the package uses."""
+"""Attributes for use by other modules of the package."""
 
 
 @validates_arguments(unless=("lookup_one",))
 class Table(TableHandle, Scannable):
-    """A table of a warehouse. `Warehouse.table` and `Warehouse.create_table` return one.
+    """A table of a warehouse. Open it with `Warehouse.table`, or create it with `Warehouse.create_table`.
 
-    Safe for use by several threads. A table that was dropped and recreated under the same name is another table; this
-    object never writes to it.
+    Every read returns the latest rows and columns, also those of other processes. The object is thread-safe and can be
+    pickled. If the table is dropped and recreated under the same name, this object does not refer to the new table.
     """
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- definition ------------------------------------------------------------------------------------------------
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as an Arrow schema.
+        """The columns, as an Arrow schema.
 
         >>> orders.schema.names
         ['id', 'day', 'amount']
@@ -68,7 +67,7 @@ class Table(TableHandle, Scannable):
 
     @property
     def partition_by(self) -> tuple[str, ...]:
-        """The partition columns. ``properties.partitioned_by`` also has the transforms, such as ``days(ts)``.
+        """The columns that rows are partitioned by, without transforms such as ``days(ts)``.
 
         >>> orders.partition_by
         ('day',)
@@ -77,7 +76,7 @@ class Table(TableHandle, Scannable):
 
     @property
     def num_buckets(self) -> int:
-        """The number of buckets.
+        """The number of buckets, over which rows are distributed by the bucket key.
 
         >>> orders.num_buckets
         1
@@ -85,7 +84,7 @@ class Table(TableHandle, Scannable):
         return self.state.num_buckets
 
     @cached_property
-    def _log_writer(self) -> LogTableWriter:
+    def log_writer(self) -> LogTableWriter:
         from streamhouse_spark.write.log_writer import LogTableWriter
 
         return LogTableWriter(self)
@@ -104,18 +103,17 @@ class Table(TableHandle, Scannable):
 
     @cached_property
     def keyed(self) -> PrimaryKeyTable:
-        """The writer of primary-key tables. Raises `InvalidOptionError` for a log table."""
+        """The writer of a primary-key table. Raises `InvalidOptionError` for a log table."""
         if not self.state.primary_key:
             raise InvalidOptionError(
-                f"table {self.name} has no primary key: it supports append(rows) and delete(where=...); upserts, "
-                "lookups and deletions by key need a table that was created with primary_key=[...]"
+                f"table {self.name} has no primary key, expected one for upserts, lookups and deletes by key; use "
+                "append(rows) and delete(where=...), or create a table with primary_key=[...]"
             )
         from streamhouse_spark.write.upsert import PrimaryKeyTable
 
         return PrimaryKeyTable(self)
 
     def __dir__(self) -> list[str]:
-        """List the interface. What else the package uses of an open table is that of its handle."""
         return [name for name in super().__dir__() if name not in _INTERNALS]
 
     def __repr__(self) -> str:
@@ -131,23 +129,24 @@ class Table(TableHandle, Scannable):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Append rows to a log table. All rows are durable and visible to all readers when this returns, or none are.
+        """Append rows to a log table, all or none, and return their offsets.
 
-        ``rows`` is a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts. Columns
-        match by name; a missing column gets its default, or null. Returns the offsets of the rows. If the
-        ``transaction`` is already stored, nothing is appended and the offsets of its first commit are returned.
+        When the call returns, the rows are durable and visible to all readers.
 
-        Raises:
-            SchemaMismatchError: before anything is written; names the column.
-            CommitConflictError, StorageError: nothing was appended.
-            CommitStateUnknownError: the rows may or may not have been appended; its text says how to find out.
-            InvalidOptionError: the table has a primary key; use `upsert`.
+        * ``rows``: a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts. Columns
+          match by name. A missing column gets its default, or null.
+        * ``transaction``: makes the write idempotent. If the transaction is already stored, nothing is appended, and
+          the offsets of its first commit are returned.
+
+        Raises, with nothing appended, `SchemaMismatchError` for rows that do not fit the table, `InvalidOptionError`
+        for a primary-key table, `CommitConflictError` or `StorageError`. After `CommitStateUnknownError` the rows may
+        have been appended; its text says how to find out.
 
         >>> orders.append([{"id": 3, "day": "tue", "amount": 1.5}])
         BucketOffsets({0: [2, 3)})
         """
         check_transaction(transaction)
-        return self._log_writer.append(rows, transaction)
+        return self.log_writer.append(rows, transaction)
 
     def writer(
         self,
@@ -158,7 +157,18 @@ class Table(TableHandle, Scannable):
         in_flight_bytes_max: int = 64 << 20,
         delivery_timeout_ms: float = 120_000,
     ) -> Writer:
-        """Open a batching writer for an event producer. See `streamhouse_spark.write.producer.writer.open_writer`.
+        """Open a writer that batches many small sends of an event producer into few commits.
+
+        * ``flush_ms``, ``flush_bytes``: a batch is committed when its first row has waited this long, or when it has
+          this many bytes in memory.
+        * ``producer_id``: rows are stored exactly once across failures and restarts, and earlier writers of the id are
+          fenced. Each batch is a transaction, which is retried until its outcome is known. Without an id, a batch is as
+          safe as an `append`, and later batches continue after a failure.
+        * ``in_flight_bytes_max``: senders wait while more bytes are in flight.
+        * ``delivery_timeout_ms``: a batch fails after this time. With a producer id all later rows fail too.
+
+        Raises `InvalidOptionError` for a materialized table, `TransactionConflictError` if ``producer_id`` is the
+        application id of a streaming query, and with a producer id the errors of `append`.
 
         >>> with orders.writer() as writer:
         ...     sent = writer.send({"id": 3, "day": "tue", "amount": 1.5})
@@ -168,25 +178,24 @@ class Table(TableHandle, Scannable):
         from streamhouse_spark.write.producer.writer import open_writer
 
         limits = (flush_ms, flush_bytes, in_flight_bytes_max, delivery_timeout_ms)
-        return open_writer(self._log_writer, producer_id, *limits)
+        return open_writer(self.log_writer, producer_id, *limits)
 
     def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
-        """Insert or update rows by primary key. ``table.merge-engine`` says how a row is merged with the stored one.
+        """Insert or update rows by primary key, all or none, and return the offsets of the changes in the changelog.
 
-        By default the last row of a key replaces the stored row. ``rows`` are as for `append`. If a key occurs several
-        times, its rows are applied in order, and the changelog gets one net change. ``columns`` makes it a partial
-        update: ``rows`` have the primary key and these columns only. Other columns keep their values; in new rows they
-        get their defaults, or null.
+        By default a row replaces the stored row of its key; see the property ``table.merge-engine``. If a key occurs
+        several times, its rows are applied in order, and the changelog gets one net change. An unchanged row has no
+        change.
 
-        Rows are durable and visible to all readers when this returns, all or none. Concurrent writers are supported.
-        Returns the offsets of the changes in the changelog; an unchanged row has no change. If the ``transaction`` is
-        already stored, nothing is changed, also in aggregated columns, and the offsets of its first commit are
-        returned.
+        * ``rows``: as for `append`.
+        * ``columns``: makes this a partial update. ``rows`` have the primary key and these columns only. Other columns
+          keep their values; in new rows they get their defaults, or null.
+        * ``transaction``: as for `append`. Also aggregated columns are updated only once.
 
-        Raises as `append`, and `InvalidOptionError` for a log table or a partial update that the merge engine does not
-        support.
+        Raises the errors of `append`, and `InvalidOptionError` for a log table or a partial update that the merge
+        engine does not support.
 
         >>> people.upsert([{"id": 2, "city": "Bonn"}], columns=["city"])
         BucketOffsets({0: [2, 4)})
@@ -202,14 +211,17 @@ class Table(TableHandle, Scannable):
     def delete(
         self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
-        """Delete rows by primary key, or from a log table the rows that match ``where``.
+        """Delete rows by primary key, or the rows that match ``where``, all or none.
 
-        ``keys`` are rows with the primary key columns, a list of tuples of key values, or for a single-column key a
-        list of values. One key needs no list. Keys without a row are ignored. ``table.delete.behavior`` is ``allow``
-        (the default if the last row wins), ``ignore`` or ``disable``, which raises an error. The delete is durable,
-        atomic and idempotent as `upsert` is, and the offsets of the changes are returned. ``where`` is a filter as for
-        `to_arrow`, and the number of deleted rows is returned; see
-        `streamhouse_spark.dml.delete.delete_matching`.
+        Returns the offsets of the changes for ``keys``, and the number of deleted rows for ``where``.
+
+        * ``keys``: rows with the primary key columns, a list of tuples of key values or, for a single-column key, of
+          values. One key needs no list. Keys without a row are ignored. See the property ``table.delete.behavior``.
+        * ``where``: a filter as for `to_arrow`.
+        * ``transaction``: as for `append`.
+
+        Raises the errors of `append`, and `InvalidOptionError` for ``keys`` of a log table or a table that does not
+        support deletes.
 
         >>> people.delete([2])
         BucketOffsets({0: [2, 3)})
@@ -217,7 +229,7 @@ class Table(TableHandle, Scannable):
         1
         """
         if keys is not None and where is not None:
-            raise InvalidOptionError("delete has both keys and where; give one of them")
+            raise InvalidOptionError("delete has both keys and where, expected one; leave one out")
         if where is None:
             return self.keyed.delete(keys, transaction=transaction)
         from streamhouse_spark.dml.delete import delete_matching
@@ -225,43 +237,44 @@ class Table(TableHandle, Scannable):
         return delete_matching(self, where, transaction)
 
     def overwrite(self, rows: Any, *, where: Any = None, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace all rows, or those that match ``where``. Readers see either the old rows or the new ones.
+        """Replace all rows, or the rows that match ``where``, in one commit, and return the offsets of the new rows.
 
-        **Commit point:** the one record that deletes the old rows and appends the new ones. Rows of any writer
-        committed before it, tiered or not, are no longer read. ``rows`` may be empty. The next tiering round applies
-        the overwrite to the lake table, whose older snapshots are kept; open streams fail, see `truncate`. If the
-        ``transaction`` is already stored, nothing is changed and the offsets of its first commit are returned.
-        ``where`` is a filter as for `to_arrow` that the new rows must match; for a primary-key table it may only use
-        partition columns. See also `streamhouse_spark.dml.overwrite`. Raises as `append`; then nothing was deleted.
+        Readers see either the old rows or the new rows. The next tiering round applies the overwrite to the lake; older
+        lake snapshots are kept. Open streams fail; see `truncate`.
+
+        * ``rows``: as for `append`; may be empty.
+        * ``where``: a filter as for `to_arrow`, which the new rows must match. For a primary-key table it may only use
+          partition columns.
+        * ``transaction``: as for `append`.
+
+        Raises the errors of `append`. Then nothing was deleted.
 
         >>> orders.overwrite([{"id": 4, "day": "tue", "amount": 2.0}], where=[("day", "=", "tue")])
         BucketOffsets({0: [2, 3)})
         """
         from streamhouse_spark.dml.overwrite import overwrite
 
-        return overwrite(self, self._log_writer, rows, where, transaction)
+        return overwrite(self, self.log_writer, rows, where, transaction)
 
     def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Replace the partitions that occur in ``rows``; other partitions are kept. Otherwise as `overwrite`.
+        """Replace the partitions that occur in ``rows``, in one commit. Other partitions are kept. See `overwrite`.
 
         >>> orders.overwrite_partitions([{"id": 4, "day": "tue", "amount": 2.0}])
         BucketOffsets({0: [2, 3)})
         """
         from streamhouse_spark.dml.overwrite import overwrite_partitions
 
-        return overwrite_partitions(self, self._log_writer, rows, transaction)
+        return overwrite_partitions(self, self.log_writer, rows, transaction)
 
     def truncate(self) -> None:
-        """Delete all rows. The table, its properties and its stored transactions are kept.
+        """Delete all rows in one commit. The table, its properties and its stored transactions are kept.
 
-        **Commit point:** one record with the end offset of each bucket. Rows below it are no longer read; later rows
-        get higher offsets. The next tiering round empties the lake table in one snapshot, and older snapshots stay
-        readable until they expire. Files of the hot log are deleted after the grace period, so that running reads can
-        finish. Open streams and tails fail with `OffsetsTrimmedError`, or continue after the truncation with
-        ``failOnDataLoss=false``. An empty table is left unchanged.
+        Later rows get higher offsets. The next tiering round empties the lake in one snapshot; older snapshots can be
+        read until they expire. Running reads can finish, because files are deleted after the grace period. Open streams
+        and tails fail with `OffsetsTrimmedError`, or with ``failOnDataLoss=false`` continue after the truncation.
 
-        Raises `CommitConflictError`, `StorageError`: nothing was deleted. `CommitStateUnknownError`: truncating again
-        is safe if no other writer appended since.
+        Raises `CommitConflictError` or `StorageError` if nothing was deleted. After `CommitStateUnknownError`, truncate
+        again if no other writer has appended since.
 
         >>> orders.truncate()
         >>> orders.to_arrow().num_rows
@@ -272,19 +285,19 @@ class Table(TableHandle, Scannable):
         self.log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
 
     def drop_partition(self, partition: Mapping[str, Any], *, dry_run: bool = False) -> DropPartitionReport:
-        """Delete all partitions with these values of some or all partition columns; None matches null.
+        """Delete the rows of partitions that were committed before the call, all or none.
 
-        Rows committed before the call are deleted in one step: readers see a partition whole or not at all. In a
-        primary-key table the rows are deleted as by `delete`. Rows of a log table are tiered first and then dropped
-        from the lake in one snapshot; rows appended after the call began are kept. The hot log keeps the dropped rows
-        as history for streams that start earlier, which get `OffsetsTrimmedError` for trimmed rows. Older lake
-        snapshots keep them until they expire. **Commit points:** see `streamhouse_spark.table.drop_partition`. With
-        ``dry_run`` rows and files are only counted.
+        Rows of a log table are tiered, and dropped from the lake in one snapshot. Older lake snapshots contain them
+        until they expire. The hot log keeps them, for streams that start earlier, until it is trimmed. In a primary-key
+        table the rows are deleted by key.
 
-        Raises `InvalidOptionError` for a column that is not a partition column, a log table without a lake and a table
-        that does not support deletes, and `SchemaMismatchError` for a value that does not fit: nothing was changed.
-        `CommitConflictError`: nothing was dropped. After any other error the partition may have been dropped; dropping
-        it again also deletes later rows.
+        * ``partition``: values of some or all partition columns; None matches null. It may match many partitions.
+        * ``dry_run``: only count the rows and files.
+
+        Raises, with nothing changed, `InvalidOptionError` for a column that is not a partition column, a log table
+        without a lake and a table that does not support deletes, `SchemaMismatchError` for a value that does not fit,
+        and `CommitConflictError`. After any other error the partition may have been dropped. Dropping it again also
+        deletes later rows.
 
         >>> orders.drop_partition({"day": "mon"}).rows
         1
@@ -296,18 +309,8 @@ class Table(TableHandle, Scannable):
         chosen = PartitionMatches.of([partition], state.schema, state.partition_by, self.name)
         return drop_partitions(self, chosen, dry_run=dry_run)
 
-    def stager(self, state: TableState | None = None) -> RowStager:
-        """Return a stager for the schema and properties of ``state``, by default the latest cached one."""
-        return self._log_writer.stager(state or self.state)
-
-    def commit(
-        self, staged: StagedRows, *, transaction: Transaction | None = None, overwrite: bool = False
-    ) -> BucketOffsets:
-        """Commit staged rows, also of other processes, as `append` or `overwrite` does."""
-        return self._log_writer.commit(staged, transaction=transaction, overwrite=overwrite)
-
     def forget_transactions(self, *app_ids: str) -> None:
-        """Forget the stored transactions of these applications, so that their versions can be written again.
+        """Remove the stored transactions of these applications, so that their versions can be written again.
 
         >>> orders.append([{"id": 3}], transaction=sh.Transaction("load", 1))
         BucketOffsets({0: [2, 3)})
@@ -318,19 +321,21 @@ class Table(TableHandle, Scannable):
         forget_transactions(self, app_ids)
 
     def move_consumer(self, consumer_id: str, offsets: Mapping[int, int] | None) -> None:
-        """Commit the position of a named consumer: it has processed all rows below ``offsets``. None removes the
-        consumer.
+        """Commit the position of a named consumer, which has processed all rows below ``offsets``.
 
-        Trimming keeps unprocessed rows until the consumer has been silent for the table's time to live plus a week.
-        Repeating a position counts as a heartbeat, which is stored once an hour. Raises `InvalidOptionError` for an
-        invalid name or offset, and `DifferentHistoryError` for a `LogPosition` of another history of the table.
+        ``offsets`` maps buckets to offsets, or is the ``position`` of a `tail`. None removes the consumer. Trimming
+        keeps unprocessed rows until the consumer has been silent for ``table.log.ttl`` plus a week. A repeated position
+        is a heartbeat, which is stored at most once per hour.
+
+        Raises `InvalidOptionError` for an invalid name or offset, and `DifferentHistoryError` if the table was restored
+        from an older copy since the position was taken.
 
         >>> orders.move_consumer("billing", {0: 2})
         """
         move_consumer(self.log, consumer_id, offsets, self.require_not_dropped)
 
     def consumer_position(self, consumer_id: str) -> LogPosition | None:
-        """Return the last committed position of a named consumer, for `tail`; None if it is unknown.
+        """Return the last committed position of a named consumer, at which `tail` can start; None if it is unknown.
 
         >>> orders.move_consumer("billing", {0: 2})
         >>> orders.consumer_position("billing").offsets
@@ -354,23 +359,30 @@ class Table(TableHandle, Scannable):
         drop_not_null: Sequence[str] = (),
         move_columns: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Alter columns, nested fields (``s.x``) and properties atomically. **Commit point:** one record.
+        """Alter columns, nested fields (``s.x``) and properties in one commit.
 
-        ``rename_columns`` maps old names to new ones, ``widen_columns`` names to wider types; these and
-        ``drop_columns`` refer to the columns before the change. ``add_columns`` appends columns, which are null in
-        existing rows. The lake table follows in the next tiering round. Open streams and tails continue after an added
-        or moved column. They end with `SchemaMismatchError` if one of their columns is renamed, dropped, widened or
-        loses NOT NULL, and continue when restarted.
+        These arguments refer to the columns before the change:
 
-        The other arguments refer to the columns after the change. ``comments`` maps columns to comments; None removes
-        one; the table's comment is the property ``comment``. ``defaults`` maps columns to constants for new rows that
-        lack the column; None removes one. Existing rows and explicit nulls are unchanged. ``drop_not_null`` lists
-        columns that become nullable. ``move_columns`` maps a column to the one that it follows, or None for the first
-        position.
+        * ``rename_columns``: old name → new name.
+        * ``drop_columns``: names. A column that is added later under the same name is a new column.
+        * ``widen_columns``: name → wider type.
 
-        Raises `SchemaMismatchError` for an unknown column, a name in use, an added NOT NULL column, a type that cannot
-        hold all old values and a default that does not fit; `InvalidOptionError` for unknown or invalid properties and
-        for columns whose role forbids the change.
+        These arguments refer to the columns after the change:
+
+        * ``add_columns``: new last columns, as an Arrow schema, Spark DDL or a StructType. They are null in existing
+          rows.
+        * ``comments``: column → comment; None removes it. The comment of the table is the property ``comment``.
+        * ``defaults``: column → constant for new rows in which the column is missing; None removes it.
+        * ``drop_not_null``: columns that become nullable.
+        * ``move_columns``: column → the column that it follows, or None for the first position.
+
+        ``set_properties`` and ``unset_properties`` change properties. The lake follows in the next tiering round. Open
+        streams and tails continue after an added or moved column. They end with `SchemaMismatchError` if one of their
+        columns is renamed, dropped, widened or becomes nullable; restart them.
+
+        Raises, with nothing changed, `SchemaMismatchError` for an unknown column, a name in use, an added NOT NULL
+        column, a type that cannot represent all old values and a default that does not fit; `InvalidOptionError` for
+        unknown or invalid properties and a column that a key, partitioning or property needs unchanged.
 
         >>> orders.alter(add_columns="note STRING", comments={"amount": "in euros"})
         >>> orders.schema.names
@@ -386,22 +398,21 @@ class Table(TableHandle, Scannable):
         alter_table(self, change)
 
     def add_columns(self, columns: pa.Schema | str | SparkSchema, *, defaults: Mapping[str, Any] | None = None) -> None:
-        """Add columns as `alter` does, given as an Arrow schema, Spark DDL (``note STRING, s.x
-        INT``) or a StructType.
+        """Add columns, or nested fields (``s.x INT``), after the existing ones. See `alter`.
 
         >>> orders.add_columns("note STRING", defaults={"note": "none"})
         """
         self.alter(add_columns=columns, defaults=defaults)
 
     def set_default(self, column: str, value: Any) -> None:
-        """Set the default of a column as `alter` does: ``set_default("country", "CH")``.
+        """Set the value of a column for new rows in which it is missing. See `alter`.
 
         >>> orders.set_default("amount", 0.0)
         """
         self.alter(defaults={column: value})
 
     def drop_default(self, *columns: str) -> None:
-        """Remove the defaults of columns as `alter` does: in new rows that lack them they are null.
+        """Remove the defaults of columns, which are then null in new rows in which they are missing. See `alter`.
 
         >>> orders.set_default("amount", 0.0)
         >>> orders.drop_default("amount")
@@ -409,21 +420,21 @@ class Table(TableHandle, Scannable):
         self.alter(defaults=dict.fromkeys(columns))
 
     def rename_column(self, name: str, new_name: str) -> None:
-        """Rename a column as `alter` does; properties that name it follow.
+        """Rename a column, also in properties. See `alter`.
 
         >>> orders.rename_column("amount", "price")
         """
         self.alter(rename_columns={name: new_name})
 
     def drop_column(self, *names: str) -> None:
-        """Drop columns as `alter` does. A column that is added later under the same name is a new one.
+        """Drop columns. See `alter`.
 
         >>> orders.drop_column("amount")
         """
         self.alter(drop_columns=names)
 
     def widen_column(self, name: str, new_type: pa.DataType | str) -> None:
-        """Widen the type of a column as `alter` does: ``widen_column("n", "bigint")``.
+        """Change the type of a column to a wider type. See `alter`.
 
         >>> orders.add_columns("n INT")
         >>> orders.widen_column("n", "bigint")
@@ -431,14 +442,21 @@ class Table(TableHandle, Scannable):
         self.alter(widen_columns={name: new_type})
 
     def alter_properties(self, changed: Mapping[str, str] | None = None, removed: Sequence[str] = ()) -> None:
-        """Set and unset properties, as `alter` does.
+        """Set properties, and remove properties. See `alter`.
 
         >>> orders.alter_properties({"table.log.ttl": "3 d"})
         """
         self.alter(set_properties=changed, unset_properties=removed)
 
     def set_partitioning(self, partition_by: Sequence[str]) -> None:
-        """Change how new rows are partitioned. See `streamhouse_spark.table.alter.set_partitioning`.
+        """Change how new rows are partitioned in the lake, in one commit. No file or row is rewritten.
+
+        ``partition_by`` is as for `Warehouse.create_table`; an empty list removes the partitioning. ``bucket(8, id)``
+        is accepted only if it equals the existing bucketing. The next tiering round writes the new partitions.
+
+        Raises, with nothing changed, `InvalidOptionError` for a lake format other than Iceberg, a branch, a
+        materialized table, an invalid field, and a property that needs the old partitions; `SchemaMismatchError` for an
+        unknown column.
 
         >>> orders.set_partitioning([])
         >>> orders.partition_by
@@ -457,13 +475,16 @@ class Table(TableHandle, Scannable):
         filter: pc.Expression | Sequence[Any] | str | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
-        """Read the table: every row committed before the call, exactly once; lake rows first, then those of the hot
-        log.
+        """Read all rows that were committed before the call, each exactly once. Lake rows come first.
 
-        ``columns`` selects and orders columns. ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of
-        ``(column, operator, value)`` that must all hold; it prunes lake files and log segments. ``as_of_timestamp_ms``
-        reads the rows and columns as of that time. Raises `SchemaMismatchError` for unknown columns,
-        `CorruptDataError`, `OffsetsTrimmedError`.
+        * ``columns``: the columns to return, in this order.
+        * ``filter``: SQL text, a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must
+          all hold. It skips lake files and log segments without matching rows.
+        * ``as_of_timestamp_ms``: reads the rows and columns at that time.
+
+        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an invalid filter,
+        `OffsetsTrimmedError` or `SnapshotExpiredError` if the rows of the time are no longer retained, and
+        `CorruptDataError`.
 
         >>> orders.to_arrow(columns=["id"], filter=[("amount", ">", 5)]).to_pylist()
         [{'id': 1}]
@@ -480,11 +501,15 @@ class Table(TableHandle, Scannable):
         limit: int | None = None,
         partitions: Mapping[str, Any] | None = None,
     ) -> Scan:
-        """Return a lazy scan of lake and log, which is read as Arrow, pandas, polars or DuckDB.
+        """Return a lazy scan, which Arrow, pandas, polars and DuckDB can read.
 
-        ``filter`` is SQL text, a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)``.
-        ``version`` (a commit number or a tag) or ``timestamp_ms`` reads an older state, ``partitions`` only rows with
-        these column values. See `Scan` for `select`, `filter`, `limit`, `count`, `plan` and `explain`.
+        * ``columns``, ``filter``: as for `to_arrow`.
+        * ``version``: a commit number or a tag, whose rows are read.
+        * ``timestamp_ms``: reads the rows and columns at that time.
+        * ``limit``: the maximum number of rows.
+        * ``partitions``: column → value, which all rows must have.
+
+        See `streamhouse_spark.table.scan.Scan` for the methods of a scan. Reading it raises the errors of `to_arrow`.
 
         >>> orders.scan(filter="amount > 5").select("id").to_arrow().to_pylist()
         [{'id': 1}]
@@ -503,14 +528,18 @@ class Table(TableHandle, Scannable):
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up current rows by primary key: one result row per key, in the order of ``keys``.
+        """Look up current rows by primary key. The result has one row per key, in the order of ``keys``.
 
-        ``keys`` are as for `delete`. The result has the primary key columns, then the other columns or ``columns``,
-        null if the key has no row, and then ``_found``. The result is as new as the call, on remote storage at most one
-        second older. ``max_staleness_ms`` changes this bound. ``at_least``, the offsets that a write returned,
-        guarantees to see that write, also of another host. ``insert_if_absent`` first inserts a row for each missing
-        key; its other columns have their defaults, or null. The first lookup on a host replays the log into the local
-        cache. Raises `InvalidOptionError` for a log table, `SchemaMismatchError` for keys that do not fit.
+        The result has the primary key columns, the other columns or ``columns``, and ``_found``. Other columns are null
+        if the key has no row. The first lookup on a host replays the log into a local cache.
+
+        * ``keys``: as for `delete`.
+        * ``max_staleness_ms``: how old the result may be. By default it includes all rows that were committed before
+          the call, or on remote storage one second before the call.
+        * ``at_least``: offsets that a write returned, also on another host. The result includes this write.
+        * ``insert_if_absent``: first insert a row for each missing key, with defaults or nulls in the other columns.
+
+        Raises `InvalidOptionError` for a log table, `SchemaMismatchError` for keys that do not fit.
 
         >>> people.lookup([1, 5], columns=["name"]).to_pylist()
         [{'id': 1, 'name': 'Ada', '_found': True}, {'id': 5, 'name': None, '_found': False}]
@@ -532,11 +561,15 @@ class Table(TableHandle, Scannable):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """Look up the current row of one key as a dict of Python values; None if there is none.
+        """Look up the current row of one key, as a dict of Python values; None if the key has no row.
 
-        ``key`` is a value, a mapping, or for a composite key a tuple of values in key order. This is for applications
-        that look up one row at a time: it builds no Arrow table, which costs more than the lookup itself. Integer and
-        text keys are fastest. ``max_staleness_ms`` and ``at_least`` are as for `lookup`, as are the errors.
+        For single rows it is faster than `lookup`, because it creates no Arrow table. Integer and string keys are
+        fastest.
+
+        * ``key``: a value, a mapping or, for a composite key, a tuple of values in key order.
+        * ``columns``, ``max_staleness_ms``, ``at_least``: as for `lookup`.
+
+        Raises the errors of `lookup`.
 
         >>> people.lookup_one(1)
         {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
@@ -551,10 +584,13 @@ class Table(TableHandle, Scannable):
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> pa.Table:
-        """Look up all current rows whose primary key starts with these values, in key order.
+        """Look up all current rows whose primary key starts with ``prefix``, in key order.
 
-        ``prefix`` is a mapping of the first key columns to values, a list of their values, or one value. It reads one
-        bucket if it contains the bucket key, else all. ``max_staleness_ms`` and ``at_least`` are as for `lookup`.
+        * ``prefix``: a mapping of the first key columns to values, a list of their values, or one value. If it contains
+          the bucket key, one bucket is read, otherwise all buckets.
+        * ``columns``, ``max_staleness_ms``, ``at_least``: as for `lookup`.
+
+        Raises the errors of `lookup`.
 
         >>> people.prefix_lookup({"id": 1}, columns=["city"]).to_pylist()
         [{'city': 'Ulm'}]
@@ -570,31 +606,97 @@ class Table(TableHandle, Scannable):
         poll_ms: float | None = None,
         stop: threading.Event | None = None,
         until_ms: int | None = None,
+        filter: Any = None,
     ) -> Tail:
         """Follow the log: yield batches as they are committed, each bucket in offset order, until ``stop`` is set.
 
         ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
         → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position follows the last
-        batch and can be stored as JSON (`LogPosition`). ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
+        batch and can be stored as JSON (`LogPosition`); `follow` stores it for you. ``filter`` is as for `scan`: only
+        the columns and segments that may be needed are read. ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
         ``_commit_timestamp`` before the table's columns. ``poll_ms`` is the poll interval; by default a few
         milliseconds while rows arrive, backing off to 2 s on an object store. With ``until_ms`` the tail ends if no row
         arrived for that long.
 
-        A primary-key table yields its changes, with ``_change_type`` before all columns. Columns added after the call
-        are not in the batches. Raises `OffsetsTrimmedError` if the log is trimmed faster than it is read, and
-        `DifferentHistoryError` if the table was restored from an older copy since the position was taken.
+        A primary-key table yields its changes, with ``_change_type`` before all columns; ``filter`` applies to each
+        change on its own. Columns added after the call are not in the batches. Raises `OffsetsTrimmedError` if the log
+        is trimmed faster than it is read, and `DifferentHistoryError` if the table was restored from an older copy
+        since the position was taken.
 
         >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
         2
+        >>> [batch.to_pylist() for batch in orders.tail("earliest", columns=["id"], filter="amount > 5", until_ms=0)]
+        [[{'id': 1}]]
         """
-        from streamhouse_spark.read.tail import follow
+        from streamhouse_spark.read.tail import open_tail
 
         waiting: Any = {"poll_ms": poll_ms, "stop": stop, "until_ms": until_ms}
-        return follow(self, start, columns=columns, include_metadata=include_metadata, **waiting)
+        return open_tail(self, start, columns=columns, filter=filter, include_metadata=include_metadata, **waiting)
+
+    def follow(
+        self,
+        name: str,
+        *,
+        start: Any = "earliest",
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        include_metadata: bool = False,
+        skip_change_commits: bool = False,
+        sink: TableHandle | None = None,
+        poll_ms: float | None = None,
+        stop: threading.Event | None = None,
+        until_ms: int | None = None,
+        available_now: bool = False,
+    ) -> Follower:
+        """Process all new rows under a consumer's name, which continues after a restart: each row at least once.
+
+        The position is committed when the next batch is requested, or the loop ends: after the loop body, never before.
+        A ``break``, or an exception in the body, leaves the last batch uncommitted, and it is read again, unless you
+        call ``commit()`` first. A batch has all rows that were committed since the last one, up to a few megabytes.
+
+        ``start`` is as for `tail`. Words and times apply to a new name. A position or mapping replaces the stored
+        position: store ``position`` in the transaction of your database that stores the results, start there, and each
+        row is processed exactly once. If the results go to a table, pass it as ``sink`` and write each batch with
+        ``transaction``.
+
+        One follower has a name at a time: a newer one fences it. ``columns``, ``filter``, ``include_metadata``,
+        ``poll_ms``, ``stop``, ``until_ms`` and the rows are as for `tail`. With ``available_now`` the loop ends after
+        the rows that were committed when it began. ``close()`` ends it from another thread. ``skip_change_commits``
+        ignores that rows of a log table were deleted after they were read.
+
+        Raises `ConsumerFencedError`, `OffsetsTrimmedError` if rows after the position were trimmed or the table was
+        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and as `append`. The errors
+        name the way out. Rows after the last commit are read again.
+
+        >>> for batch in orders.follow("billing", columns=["id"], available_now=True):
+        ...     print(batch.num_rows)
+        2
+        >>> orders.consumer_position("billing").offsets
+        {0: 2}
+        """
+        from streamhouse_spark.read.follow import FollowOptions, open_follower
+
+        options = FollowOptions(
+            columns, filter, include_metadata, skip_change_commits, sink, poll_ms, stop, until_ms, available_now
+        )
+        return open_follower(self, name, start, options)
+
+    @cached_property
+    def aio(self) -> AsyncTable:
+        """The methods for asyncio: ``await orders.aio.append(rows)``, ``async for batch in orders.aio.follow(name)``.
+
+        See `streamhouse_spark.table.aio.AsyncTable`.
+
+        >>> asyncio.run(people.aio.lookup_one(1))
+        {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
+        """
+        from streamhouse_spark.table.aio import AsyncTable
+
+        return AsyncTable(self, self.log_writer)
 
     @property
     def lake(self) -> LakeView:
-        """The lake table alone, with the rows tiered so far.
+        """The lake table alone, with the rows that were tiered. It has the methods for maintenance of the lake.
 
         >>> orders.lake.to_arrow().num_rows
         0
@@ -605,7 +707,7 @@ class Table(TableHandle, Scannable):
 
     @property
     def inspect(self) -> Inspect:
-        """The system tables: ``inspect.segments()``, ``inspect.buckets()``, …
+        """The system tables, such as ``inspect.buckets()`` and ``inspect.history()``.
 
         >>> orders.inspect.buckets().column("log_end_offset").to_pylist()
         [2]
@@ -615,7 +717,10 @@ class Table(TableHandle, Scannable):
         return Inspect(self)
 
     def costs(self, prices: Mapping[str, Any] | None = None) -> TableCosts:
-        """Return this process's requests and an estimated monthly cost. See `streamhouse_spark.table.costs`.
+        """Return the requests of this process for the table, and an estimated monthly cost on an object store.
+
+        ``prices`` overrides fields of `streamhouse_spark.table.costs.Prices`, whose defaults are those of Amazon S3.
+        Raises `InvalidOptionError` for an unknown or invalid price.
 
         >>> orders.costs().estimate.total_usd > 0
         True
@@ -627,17 +732,19 @@ class Table(TableHandle, Scannable):
     # -- versions, tags and branches -------------------------------------------------------------------------------
 
     def rollback_to_version(self, version: int | str, *, dry_run: bool = False) -> RollbackReport:
-        """Restore the rows of a commit of ``$history``, or of a tag. **Commit point:** one record.
+        """Restore the rows of a version in one commit. Later commits are kept in the history.
 
-        History is kept: later commits stay, and offsets are never reused. Rows added since are deleted, and rows
-        deleted since return with new offsets; a primary-key table gets the net change of each key. If the table was
-        truncated or overwritten since, all current rows are deleted and all rows of the version are written, which this
-        process reads. The lake follows in the next tiering round. Comments, defaults, constraints and properties are
-        unchanged. With ``dry_run`` nothing is written, and returning rows are not validated.
+        Rows that were added since are deleted. Rows that were deleted since are added with new offsets. A primary-key
+        table gets the net change of each key. If the table was truncated or overwritten since, this process reads and
+        writes all rows of the version. The lake follows in the next tiering round. Columns and properties are
+        unchanged.
 
-        Raises `CommitConflictError` if rows were committed concurrently (nothing was written),
-        `ConstraintViolatedError` for returning rows that violate a current constraint, `InvalidOptionError` for an
-        unknown commit, columns changed since or a dropped partition whose rows are lost, `SnapshotExpiredError` or
+        * ``version``: a commit number of ``$history``, or a tag.
+        * ``dry_run``: write nothing, and do not validate restored rows.
+
+        Raises, with nothing written, `CommitConflictError` if rows were committed concurrently,
+        `ConstraintViolatedError` if a restored row violates a current constraint, `InvalidOptionError` for an unknown
+        commit, columns that changed since, or a dropped partition whose rows are lost, `SnapshotExpiredError` or
         `OffsetsTrimmedError` if the version is no longer retained.
 
         >>> orders.create_tag("before").version
@@ -652,7 +759,7 @@ class Table(TableHandle, Scannable):
         return rollback_to_version(self, version, dry_run=dry_run)
 
     def rollback_to_timestamp(self, timestamp_ms: int, *, dry_run: bool = False) -> RollbackReport:
-        """Roll back as `rollback_to_version` does, to the latest commit at or before ``timestamp_ms``.
+        """Restore the rows of the latest commit at or before ``timestamp_ms``. See `rollback_to_version`.
 
         >>> orders.rollback_to_timestamp(int(time.time() * 1000), dry_run=True).rows_deleted
         0
@@ -662,13 +769,15 @@ class Table(TableHandle, Scannable):
         return rollback_to_timestamp(self, timestamp_ms, dry_run=dry_run)
 
     def create_tag(self, name: str, version: int | str | None = None, *, retain_ms: int | None = None) -> TableTag:
-        """Tag a version, by default the latest. ``VERSION AS OF 'name'`` reads it. **Commit point:** one record.
+        """Tag a version in one commit, so that it is retained. ``VERSION AS OF 'name'`` and `read_version` read it.
 
-        The tag retains what readers of the version need until `drop_tag`: log files, records and the lake snapshot.
-        With ``retain_ms`` maintenance drops the tag after that time. Other engines do not know the tag and may expire
-        the snapshot.
+        The tag retains the log files, records and lake snapshot of the version until `drop_tag`. Other engines do not
+        know the tag and may expire the snapshot.
 
-        Raises `InvalidOptionError` for a name that is in use or invalid and for an unknown version;
+        * ``version``: a commit number or another tag; by default the latest commit.
+        * ``retain_ms``: maintenance drops the tag after this time.
+
+        Raises `InvalidOptionError` for an invalid name, a name in use and an unknown version, and
         `SnapshotExpiredError` for a version whose files were replaced since, even if they are not deleted yet.
 
         >>> orders.create_tag("end-of-year").version
@@ -679,7 +788,7 @@ class Table(TableHandle, Scannable):
         return create_tag(self, name, version, retain_ms)
 
     def drop_tag(self, name: str) -> None:
-        """Drop a tag. **Commit point:** one record. Files that only it retained are deleted after the grace period.
+        """Drop a tag in one commit. Files that only the tag retained are deleted after the grace period.
 
         Raises `InvalidOptionError` for an unknown tag.
 
@@ -692,7 +801,7 @@ class Table(TableHandle, Scannable):
         drop_tag(self, name)
 
     def tags(self) -> list[TableTag]:
-        """Return the tags ordered by name, as ``$refs`` shows them.
+        """Return the tags, ordered by name.
 
         >>> orders.tags()
         []
@@ -702,14 +811,14 @@ class Table(TableHandle, Scannable):
         return list_tags(self.refresh())
 
     def create_branch(self, name: str) -> TableBranch:
-        """Create a branch of the latest version. **Commit point:** one record. Hot rows are copied; lake files are not.
+        """Create a branch of the latest version. It copies hot rows, but no lake files.
 
-        `branch` opens it; its SQL name is ``orders$branch_<name>``. Branch and table do not see each other's writes
-        until `fast_forward` publishes the branch or `drop_branch` ends it. Until then its records and its lake snapshot
-        are retained.
+        `branch` opens the branch; its SQL name is ``orders$branch_<name>``. Later writes to the branch are invisible in
+        the table, and later writes to the table are invisible in the branch. `fast_forward` publishes the branch, and
+        `drop_branch` ends it. Until then its log and its lake snapshot are retained.
 
-        Raises `TableExistsError` for a name in use, `InvalidNameError` for an invalid one, and `InvalidOptionError` for
-        a table that does not support branches, all before anything is written.
+        Raises, with nothing written, `TableExistsError` for a name in use, `InvalidNameError` for an invalid name, and
+        `InvalidOptionError` for a table that does not support branches.
 
         >>> orders.create_branch("test").version
         2
@@ -719,8 +828,7 @@ class Table(TableHandle, Scannable):
         return create_branch(self, name)
 
     def branch(self, name: str) -> Self:
-        """Open a branch as a table that can be read and written. Maintenance, columns and properties belong to the
-        table.
+        """Open a branch as a table that can be read and written, but not altered or maintained.
 
         Raises `TableNotFoundError` for an unknown, published or dropped branch.
 
@@ -737,7 +845,7 @@ class Table(TableHandle, Scannable):
         return type(self)(self.storage, self.settings, self.path.of_branch(branch.name), log, self.world)
 
     def branches(self) -> list[TableBranch]:
-        """Return the branches ordered by name, as ``$refs`` shows them.
+        """Return the branches, ordered by name.
 
         >>> orders.branches()
         []
@@ -747,14 +855,16 @@ class Table(TableHandle, Scannable):
         return list_branches(self)
 
     def fast_forward(self, name: str, *, to: str = "main") -> Publication:
-        """Publish a branch: commit its changes to the table, all or none, and end the branch.
+        """Publish a branch: commit its changes to the table in one commit, and end the branch.
 
-        **Commit point:** one record. Publishing again, after a crash or concurrently, has no further effect. If the
-        table changed since the branch began, publishing requires that the branch does not conflict: a branch of a log
-        table only appended rows; of a primary-key table no key that the branch changed or read was changed.
+        If the table changed since the branch was created, the branch of a log table may only have appended rows. In a
+        primary-key table, no key that the branch changed or read may have changed. Publishing again, after a crash or
+        concurrently, has no further effect.
 
-        Raises `CommitConflictError` on a conflict and `TableNotFoundError` for an unknown name; nothing was published.
-        `CommitStateUnknownError`: publish again to find out.
+        * ``to``: ``main``, the table of the branch.
+
+        Raises, with nothing published, `CommitConflictError` for conflicting changes and `TableNotFoundError` for an
+        unknown name. After `CommitStateUnknownError` publish again.
 
         >>> orders.create_branch("test").version
         2
@@ -768,10 +878,10 @@ class Table(TableHandle, Scannable):
         return fast_forward(self, name, to=to)
 
     def drop_branch(self, name: str) -> None:
-        """Drop a branch and its changes. **Commit point:** the record that removes its name.
+        """Drop a branch and its changes.
 
-        Its files are deleted after the grace period of `Warehouse.clean_dropped`. Raises `TableNotFoundError` for an
-        unknown name.
+        `Warehouse.clean_dropped` deletes its files after the grace period. Raises `TableNotFoundError` for an unknown
+        name.
 
         >>> orders.create_branch("test").version
         2
@@ -782,9 +892,13 @@ class Table(TableHandle, Scannable):
         drop_branch(self, name)
 
     def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        """Read the rows as of a commit number or a tag.
+        """Read the rows of a version.
 
-        Raises `InvalidOptionError` for an unknown version, `SnapshotExpiredError` for one that is no longer retained.
+        * ``version``: a commit number, or a tag.
+        * ``columns``, ``filter``: as for `to_arrow`.
+
+        Raises the errors of `to_arrow`, `InvalidOptionError` for an unknown version, and `SnapshotExpiredError` for a
+        version that is no longer retained.
 
         >>> orders.read_version(1).num_rows
         0
@@ -793,22 +907,17 @@ class Table(TableHandle, Scannable):
 
     # -- maintenance ----------------------------------------------------------------------------------------------
 
-    def merge_inline(self) -> int:
-        """Compact inline rows of commit records into one segment per bucket. Returns the number of
-        replaced segments.
-        """
-        from streamhouse_spark.write.auto_compaction import merge_inline
-
-        return merge_inline(self)
-
-    def merge_small(self) -> int:
-        """Compact runs of small adjacent segments. Returns the number of replaced segments."""
-        from streamhouse_spark.write.auto_compaction import merge_small
-
-        return merge_small(self)
-
     def retier(self, *, allow_loss: bool = False, dry_run: bool = False) -> RetierReport:
-        """Rebuild the lake table from the log at a new location. See `table.maintenance.tiering.retier`.
+        """Rebuild a lost lake from the log, at a new location, in one commit. The next tiering round writes the rows.
+
+        Deleted rows and dropped partitions stay deleted. Rows that other engines wrote to the lake are lost.
+
+        * ``allow_loss``: rebuild the lake even if rows were trimmed from the log, which are lost, or if rows of dropped
+          partitions return because no record names them.
+        * ``dry_run``: only report.
+
+        Raises, with nothing changed, `OffsetsTrimmedError` if rows would be lost or return, and `InvalidOptionError`
+        for a table without a lake or with an adopted lake.
 
         >>> orders.retier(dry_run=True).lost_rows
         0
@@ -818,13 +927,17 @@ class Table(TableHandle, Scannable):
         return retier(self, allow_loss=allow_loss, dry_run=dry_run)
 
     def maintain(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> MaintainReport:
-        """Compact small segments, trim the log as far as its time to live and the lake permit, and delete unneeded
-        files.
+        """Compact segments, trim the log, maintain the lake and delete unneeded files, as the tiering service does.
 
-        For a primary-key table due key-value snapshots are written first, and the log is only trimmed up to them. Lake
-        files are compacted and snapshots expired unless ``table.datalake.auto-compaction`` and ``auto-expire-snapshot``
-        are false. Safe to repeat and to run concurrently. With ``dry_run`` nothing is changed, and the report has the
-        due deletions. Raises `LakeRolledBackError` if the lake lost rows, before anything is trimmed.
+        The log is trimmed as far as ``table.log.ttl`` and the lake permit, and in a primary-key table up to its KV
+        snapshots, which are written first if due. Lake files are compacted and snapshots expired unless
+        ``table.datalake.auto-compaction`` and ``table.datalake.auto-expire-snapshot`` are false. Can be repeated, and
+        run concurrently with other processes.
+
+        * ``grace_ms``: the age at which unneeded files are deleted.
+        * ``dry_run``: change nothing, and report the due deletions.
+
+        Raises `LakeRolledBackError`, before anything is trimmed, if rows are missing from the lake.
 
         >>> orders.maintain().segments_merged
         1

@@ -80,7 +80,7 @@ def read_changes(
     metadata = (CHANGE_TYPE,) if state.primary_key else ()
     try:
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=True)
-        if sum(piece.size_bytes for piece in plan.pieces) > LOCAL_BYTES_MAX:
+        if sum(piece.size_bytes for piece in plan.tasks) > LOCAL_BYTES_MAX:
             return None
         batches = list(read_batches(table, plan, metadata))
     except (OffsetsTrimmedError, SnapshotExpiredError):

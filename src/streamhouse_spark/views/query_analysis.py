@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.state import TableState

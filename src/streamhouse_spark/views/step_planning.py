@@ -27,7 +27,7 @@ from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan, scan_tiered_snapshot
 from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
-from streamhouse_spark.table.versioning.tags import list_pinned_segments
+from streamhouse_spark.table.versioning.tags import list_segments
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.views.local_reads import max_num_rows
 
@@ -236,7 +236,7 @@ class _SourceProgress:
     def _is_readable(self, state: TableState) -> bool:
         try:
             snapshot = take_latest_snapshot(state)
-            require_kept(self._table.log, state, list_pinned_segments(snapshot))
+            require_kept(self._table.log, state, list_segments(snapshot))
             plan_scan(self._table, snapshot, ScanRequest(state.schema.names[:1]))
         except EXPIRED_ERRORS:
             return False

@@ -1,10 +1,13 @@
-"""Adoption of an existing lake table: its rows become the history of a new table without being rewritten.
+"""Adoption of an existing lake table: its rows become the history of a new table. No row is rewritten.
 
-The new table's log starts at offset 0 after that history. The steps are: write the first record of an unnamed log; for
-a primary-key table stage key-value snapshots (`kv.kv_snapshots`); claim the lake (`lake.iceberg.adoption`,
-`lake.paimon.adoption`); record the tiered snapshot; write the name's pointer. **Commit point:** the pointer, as for any
-created table. A crash before it leaves a lake claimed by an unnamed table. The next adoption drops that table by a
-record in its log, which also stops a stalled adopter, and takes over the lake.
+1. Write the first record of an unnamed log, which starts at offset 0 after the adopted rows.
+2. For a primary-key table, stage key-value snapshots (`kv.kv_snapshots`).
+3. Claim the lake table (`lake.iceberg.adoption`, `lake.paimon.adoption`).
+4. Record the tiered snapshot.
+5. Write the name's pointer. **Commit point.**
+
+A crash before step 5 leaves a lake that an unnamed table has claimed. The next adoption drops that table by a record in
+its log, which also stops a stalled adoption, and takes over the lake.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from streamhouse_spark.config.table_properties import NOTHING_ADOPTED, PRIMARY_K
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
-from streamhouse_spark.core.paths import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.core.types import TablePath, is_text_list
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, lake_location, parse_table_name
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -35,9 +38,8 @@ from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
 from streamhouse_spark.log.catalog.names import NamePointer
 from streamhouse_spark.log.catalog.renaming import free_name
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.writer import SegmentOptions
 from streamhouse_spark.log.state import TableState
@@ -53,7 +55,7 @@ _FORMAT = "table.datalake.format"
 
 @dataclass(frozen=True, slots=True)
 class AdoptReport:
-    """The table created from a lake table, or with ``dry_run`` the one that would be."""
+    """The adopted table, or with ``dry_run`` the table that would be created."""
 
     table: str
     location: str
@@ -61,10 +63,10 @@ class AdoptReport:
     snapshot_id: int | None
     """The latest snapshot of the lake table."""
     rows: int
-    """Rows in the lake's files, including deleted ones; in a Paimon primary-key table all stored versions of a row."""
+    """Rows in all lake files, including deleted rows, and all versions of a row in a Paimon primary-key table."""
     files: int
     schema: str
-    """The table's columns, as Spark DDL."""
+    """The columns, as Spark DDL."""
     partition_by: tuple[str, ...]
     bucket_key: str | None
     buckets: int
@@ -101,16 +103,19 @@ def adopt_table(
         candidate = adopter.adopt()
         if candidate is not None:
             return adopter.report(candidate)
-    raise CommitConflictError(f"adopting {path} lost {_RACES_MAX} races for its name; nothing is adopted, try again")
+    raise CommitConflictError(
+        f"cannot adopt {path}: {_RACES_MAX} attempts conflicted with other creators of this name; nothing was adopted, "
+        "try again"
+    )
 
 
 def _detect_format(
     storage: Storage, settings: Mapping[str, str], source: TablePath, properties: Mapping[str, str]
 ) -> LakeFormat:
-    """Return the format that the properties name, or that of the lake table in the warehouse."""
-    said = str(properties.get(_FORMAT, "")).strip().lower()
-    if said:
-        return "paimon" if said == "paimon" else "iceberg"  # any other value is rejected with the properties
+    """Return the format in the properties, or the format of the lake table in the warehouse."""
+    text = str(properties.get(_FORMAT, "")).strip().lower()
+    if text:
+        return "paimon" if text == "paimon" else "iceberg"  # validation of the properties rejects other values
     if any(name.startswith("lake.") for name in settings):
         return "iceberg"
     iceberg, paimon = (
@@ -119,7 +124,7 @@ def _detect_format(
     )
     if iceberg and paimon:
         raise InvalidOptionError(
-            f"{source} is an Iceberg table and a Paimon table in {storage.url}/{LAKE_PREFIX}; say which one by "
+            f"{source} is both an Iceberg and a Paimon table in {storage.url}/{LAKE_PREFIX}; choose the table with "
             f"{_FORMAT}"
         )
     return "paimon" if paimon else "iceberg"
@@ -151,7 +156,7 @@ class _Adopter:
         return self.lake().kind
 
     def examine(self) -> AdoptionCandidate:
-        """Examine the lake table. Raises `LakeMismatchError`, also if another table owns it."""
+        """Examine the lake table. Raises `LakeMismatchError` if it is unsupported, or another table owns it."""
         candidate = self.lake().examine(self.path, self.place)
         state = self._find_owner(candidate, candidate.owner) if candidate.owner is not None else None
         if state is not None and not state.dropped and self._is_named(state):
@@ -159,17 +164,17 @@ class _Adopter:
         return candidate
 
     def _find_owner(self, candidate: AdoptionCandidate, owner: str) -> TableState | None:
-        """Return the state of the table that owns the lake; None if it was dropped and cleaned."""
+        """Return the state of the table that owns the lake; None if cleaning deleted the table."""
         try:
             return CommitLog(self.storage, owner, self.world).refresh()
         except TableNotFoundError:
             pass
-        _, floor = find_newest_floor(self.storage, owner)
-        if floor is not None and floor.floor >= DROPPED_FLOOR:
+        _, watermark = find_latest_watermark(self.storage, owner)
+        if watermark is not None and watermark.number >= DROPPED_WATERMARK:
             return None
         raise LakeMismatchError(
             f"the {self.kind} at {candidate.location} belongs to table {owner}, which is not in this warehouse; drop "
-            "that table in its own warehouse, and clean up there"
+            "and clean that table in its own warehouse"
         )
 
     def _is_named(self, state: TableState) -> bool:
@@ -177,7 +182,7 @@ class _Adopter:
         return names.resolve(self.storage, path).uuid == state.table_uuid
 
     def adopt(self) -> AdoptionCandidate | None:
-        """Attempt the adoption once. Returns None if another table took the name."""
+        """Attempt the adoption once. Returns None if another table got the name."""
         storage, world = self.storage, self.world
         pointer = names.resolve(storage, self.path)
         self.require_free(pointer)
@@ -201,11 +206,12 @@ class _Adopter:
         if self.lake_format != "iceberg":
             properties.setdefault(_FORMAT, self.lake_format)
         key = join_names(candidate.bucket_key)
-        said = {"bucket.num": str(candidate.num_buckets), "bucket.key": key} if key else {}
-        for key, value in said.items():
+        of_lake = {"bucket.num": str(candidate.num_buckets), "bucket.key": key} if key else {}
+        for key, value in of_lake.items():
             if properties.setdefault(key, value) != value:
                 raise InvalidOptionError(
-                    f"table {self.path}: {key} is {properties[key]}, the {self.kind} has {value}; leave it out"
+                    f"table {self.path}: {key} is {properties[key]}, expected {value} as in the {self.kind}; leave it "
+                    "out"
                 )
         snapshot = NOTHING_ADOPTED if candidate.snapshot_id is None else str(candidate.snapshot_id)
         has_explicit_key = self.primary_key or PRIMARY_KEY in properties
@@ -222,19 +228,19 @@ class _Adopter:
         parsed = parse_properties(create.properties, create.schema, create.partition_by)
         if not parsed.datalake_enabled:
             raise InvalidOptionError(
-                f"table {self.path} is made of a lake table: it has a lake, which is enabled; leave out "
-                "table.datalake.enabled"
+                f"table {self.path}: table.datalake.enabled is false, expected true for an adopted lake table; leave "
+                "it out"
             )
         self.lake().require_key(candidate, parsed.primary_key)
         if parsed.bucket_key != candidate.bucket_key:
             raise InvalidOptionError(
-                f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, the {self.kind} has no bucket key; "
-                "leave it out"
+                f"table {self.path}: bucket.key is {join_names(parsed.bucket_key)}, but the {self.kind} has no bucket "
+                "key; leave it out"
             )
         return create
 
     def _drop_owner(self, candidate: AdoptionCandidate, owner: str) -> None:
-        """Drop the unnamed table that has claimed the lake. Raises `LakeMismatchError` if it got a name."""
+        """Drop the unnamed table that claimed the lake. Raises `LakeMismatchError` if it got a name."""
         if self._find_owner(candidate, owner) is None:
             return
         log = CommitLog(self.storage, owner, self.world)
@@ -243,7 +249,7 @@ class _Adopter:
             raise LakeMismatchError(f"the {self.kind} at {candidate.location} is the lake of table {log.state.name}")
 
     def _claim(self, candidate: AdoptionCandidate, uuid: str) -> None:
-        """Stage key-value snapshots for a primary key, claim the lake, and record both; see the module."""
+        """Stage key-value snapshots of a primary-key table, claim the lake, and record the snapshots."""
         storage, world = self.storage, self.world
         log = CommitLog(storage, uuid, world)
         created = log.refresh()
@@ -252,21 +258,21 @@ class _Adopter:
         if created.primary_key:
             from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_rows
 
-            shape = _segment_options(created)
+            options = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, candidate)
-            adopted = [stage_rows(storage, world, created, shape, bucket, rows) for bucket, rows in buckets]
+            adopted = [stage_rows(storage, world, created, options, bucket, rows) for bucket, rows in buckets]
         ends = {**dict.fromkeys(range(created.num_buckets), 0), **{bucket_rows.bucket: 1 for bucket_rows in adopted}}
-        held = lake.claim(spec, candidate, ends)
+        snapshot = lake.claim(spec, candidate, ends)
 
-        def pair(state: TableState, time_ms: int) -> Sequence[Action]:
+        def plan(state: TableState, time_ms: int) -> Sequence[Action]:
             if state.dropped:
                 raise CommitConflictError(f"another adoption of the {lake.kind} committed before that of {self.path}")
             if state.recorded_lake is not None:
                 return ()
             actions = make_adopt_action(state, time_ms, adopted) if adopted else ()
-            return (*actions, TieredSnapshot(held.id, dict(held.offsets), time_ms))
+            return (*actions, TieredSnapshot(snapshot.id, dict(snapshot.offsets), time_ms))
 
-        log.commit(pair)
+        log.commit(plan)
 
     def report(self, candidate: AdoptionCandidate) -> AdoptReport:
         create = self._make_create(candidate)

@@ -18,16 +18,14 @@ from streamhouse_spark.warehouse.listing import TableSummary
 
 @dataclass(frozen=True, slots=True)
 class WarehouseCosts:
-    """Requests of this process since its start, and the estimates for all processes, in total and per table.
-
-    ``requests`` include those that belong to no table, such as listings and dropped tables.
-    """
+    """Requests of this process since it started, and the estimated costs of all processes, in total and per table."""
 
     requests: RequestCounts
+    """Requests of all tables, and requests that belong to no table, such as listings."""
     estimate: CostEstimate
     tables: Mapping[str, TableCosts]
     failed: Mapping[str, str]
-    """Unreadable tables with the reason. They are not in the estimate."""
+    """Table → why it cannot be read. These tables are not in the estimate."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,13 +42,10 @@ def warehouse_costs(
     open_table: Callable[[TableSummary], Table],
     prices: Mapping[str, Any] | None = None,
 ) -> WarehouseCosts:
-    """Measure and estimate the costs of tables in their latest states; ``open_table`` opens a table.
-
-    An unreadable table does not fail the others. Raises as the listing, and `InvalidOptionError` for invalid prices.
-    """
+    """Measure and estimate the costs of tables in their latest states; see `Warehouse.costs`."""
     chosen = Prices.of(prices or {})
 
-    def look(summary: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
+    def measure(summary: TableSummary) -> tuple[str, RequestCounts, TableCosts | StreamhouseError] | None:
         name, requests = str(summary.path), NO_REQUESTS
         try:
             table = open_table(summary)
@@ -61,13 +56,9 @@ def warehouse_costs(
         except StreamhouseError as error:
             return name, requests, error
 
-    table_results = [
-        table_result
-        for table_result in map_with_store_concurrency(storage, look, list(listed))
-        if table_result is not None
-    ]
-    tables = {name: costs for name, _, costs in table_results if isinstance(costs, TableCosts)}
-    failed = {name: str(error) for name, _, error in table_results if not isinstance(error, TableCosts)}
-    requests = sum((of_log for _, of_log, _ in table_results), METER.of(storage.url))
-    together = CostEstimate.total((costs.estimate for costs in tables.values()), chosen)
-    return WarehouseCosts(requests, together, tables, failed)
+    results = [result for result in map_with_store_concurrency(storage, measure, list(listed)) if result is not None]
+    tables = {name: costs for name, _, costs in results if isinstance(costs, TableCosts)}
+    failed = {name: str(error) for name, _, error in results if not isinstance(error, TableCosts)}
+    requests = sum((log_counts for _, log_counts, _ in results), METER.of(storage.url))
+    total = CostEstimate.total((costs.estimate for costs in tables.values()), chosen)
+    return WarehouseCosts(requests, total, tables, failed)

@@ -19,9 +19,9 @@ from streamhouse_spark.config.table_properties import (
 )
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.option_parsing import join_names, parse_names
-from streamhouse_spark.core.paths import lake_location
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath, is_text_list, is_unicode
+from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, quote
 from streamhouse_spark.expressions.check_constraints import has_constraints
 from streamhouse_spark.expressions.generated_columns import has_generated_columns
@@ -46,25 +46,23 @@ if TYPE_CHECKING:
 
 
 DEAD_LETTERS: Final = "at TIMESTAMP, target STRING, reason STRING, position STRING, event STRING"
-"""Time, target table, reason, position in the input, and the original row or event."""
+"""Columns of a dead-letter table: time, target table, reason, position in the input, and the original row or event."""
 logger = logging.getLogger(__name__)
 NAME_RACES_MAX: Final = 20
 T = TypeVar("T")
 
 
 def format_setting(value: object) -> str:
-    """Return a setting as text: ``True`` and 5 become ``true`` and ``5``."""
+    """Return a setting as a string, such as ``true`` for ``True``."""
     return value if isinstance(value, str) else str(value).lower()
 
 
 def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, str]:
-    """Return the properties as texts. Raises `InvalidOptionError` for a value that Python cannot format."""
+    """Return the properties as strings. Raises `InvalidOptionError` for a value that Python cannot format."""
     try:
         return {str(key): str(value) for key, value in properties.items()}
-    except ValueError as error:  # a number with thousands of digits, also in a list
-        raise InvalidOptionError(
-            f"table {path}: a property cannot be formatted as text ({error}); shorten it"
-        ) from error
+    except ValueError as error:  # for example for a number with thousands of digits
+        raise InvalidOptionError(f"table {path}: cannot format a property as a string ({error}); shorten it") from error
 
 
 def check_warehouse(location: object, settings: object) -> None:
@@ -74,17 +72,17 @@ def check_warehouse(location: object, settings: object) -> None:
     text = os.fsdecode(location)
     if "\0" in text or not is_unicode(text) or len(text) > 4096 or max(map(len, text.split("/"))) > 255:
         raise InvalidOptionError(
-            f"the warehouse location is {quote(text)}, expected a path or a URL of at most 4096 letters, "
-            "255 between two slashes, all Unicode"
+            f"the warehouse location is {quote(text)}, expected a path or a URL of at most 4096 Unicode characters, "
+            "255 between two slashes"
         )
     if not isinstance(settings, Mapping | None):
         raise InvalidOptionError(f"warehouse settings are a {type(settings).__name__}, expected a mapping of texts")
 
 
 def check_comment(subject: str, comment: object) -> None:
-    """Raise `InvalidOptionError` for a comment that is not a text."""
+    """Raise `InvalidOptionError` for a comment that is not a Unicode string."""
     if comment is not None and (not isinstance(comment, str) or not is_unicode(comment)):
-        raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a text; write it anew")
+        raise InvalidOptionError(f"the comment of {subject} is {quote(comment)}, expected a Unicode string")
 
 
 def make_create_action(
@@ -101,8 +99,8 @@ def make_create_action(
 ) -> Create:
     """Return the action that creates the table, without the location of its lake.
 
-    ``adopted`` is the value of the property `ADOPTED`, which users may not set. Raises `InvalidOptionError` or
-    `SchemaMismatchError` for an invalid table.
+    ``adopted`` is the value of the property `ADOPTED`, which users cannot set. Raises `InvalidOptionError` or
+    `SchemaMismatchError` for an invalid definition.
     """
     _check_arguments(path, primary_key, partition_by, properties)
     texts = property_texts(path, properties or {})
@@ -111,16 +109,16 @@ def make_create_action(
             f"table {path}: the property {ADOPTED} is reserved for adopted lake tables (adopt_table); leave it out"
         )
     if BRANCH in texts:
-        raise InvalidOptionError(f"table {path}: the property {BRANCH} is a branch's; make one with create_branch")
+        raise InvalidOptionError(f"table {path}: the property {BRANCH} is reserved for branches; use create_branch")
     if adopted is not None:
         if has_constraints(texts):
             raise InvalidOptionError(
-                f"table {path}: rows of the adopted lake table are not validated; adopt it without constraints, then "
-                "add these by ALTER TABLE … ADD CONSTRAINT"
+                f"table {path}: rows of an adopted lake table are not validated; adopt it without constraints, then "
+                "add them with ALTER TABLE … ADD CONSTRAINT"
             )
         if has_generated_columns(texts):
             raise InvalidOptionError(
-                f"table {path}: rows of the adopted lake table have no generated columns or identity values; adopt "
+                f"table {path}: rows of an adopted lake table have no generated columns or identity values; adopt "
                 "it without them, or create a new table with them and copy the rows"
             )
         texts[ADOPTED] = adopted
@@ -144,13 +142,13 @@ def make_create_action(
 def _parse_partitioning(
     path: TablePath, partition_by: Sequence[str], schema: TableSchema, texts: dict[str, str]
 ) -> tuple[str, ...]:
-    """Return the partition columns. If a field is a transform, all fields are stored in ``texts``."""
-    said = split_fields(texts.get(PARTITION_FIELDS, ""))
-    fields, property_fields = parse_fields(partition_by or said, schema), parse_fields(said, schema)
-    if said and fields != property_fields:
+    """Return the partition columns. If a field has a transform, store all fields in ``texts``."""
+    field_texts = split_fields(texts.get(PARTITION_FIELDS, ""))
+    fields, property_fields = parse_fields(partition_by or field_texts, schema), parse_fields(field_texts, schema)
+    if field_texts and fields != property_fields:
         raise InvalidOptionError(
-            f"table {path}: it is partitioned by {join_fields(fields)}, the property {PARTITION_FIELDS} says "
-            f"{join_fields(property_fields)}; give one"
+            f"table {path}: partition_by is {join_fields(fields)}, but the property {PARTITION_FIELDS} is "
+            f"{join_fields(property_fields)}; leave one out"
         )
     texts.pop(PARTITION_FIELDS, None)
     if any(field.transform != "identity" for field in fields):
@@ -161,11 +159,10 @@ def _parse_partitioning(
 def create_named(
     storage: Storage, world: World, path: TablePath, create: Create, opened: Callable[[CommitLog], T]
 ) -> T | None:
-    """Create the table with its name, database and warehouse. Returns what ``opened`` makes of its log; None if the
-    name is in use.
+    """Create a table with its name, database and warehouse. Returns the result of ``opened``; None if it exists.
 
-    **Commit point:** the name's pointer; a crash before it leaves orphan files. Raises `CommitConflictError` if the
-    name is repeatedly taken and freed by others.
+    ``opened`` opens the table, given its log. **Commit point:** the name's pointer. A crash before it leaves orphan
+    files. Raises `CommitConflictError` if other processes repeatedly create and drop a table with this name.
     """
     for _ in range(NAME_RACES_MAX):
         database, pointer = names.prepare_name(storage, world, path)
@@ -178,7 +175,9 @@ def create_named(
         if names.point(storage, path, pointer, uuid, world):
             log = CommitLog(storage, uuid, world, state=fold(None, first), since_ms=since_ms)
             return _record_database_and_open(storage, world, database, partial(opened, log))
-    raise CommitConflictError(f"creating {path} lost {NAME_RACES_MAX} races for its name; try again")
+    raise CommitConflictError(
+        f"cannot create {path}: {NAME_RACES_MAX} attempts conflicted with other creators of this name; try again"
+    )
 
 
 def _record_database_and_open(
@@ -204,14 +203,15 @@ def _require_key_not_null(
     *,
     chooses: bool,
 ) -> TableSchema:
-    """Return the schema with a NOT NULL key. Key and bucket key are stored in ``texts`` in the table's spelling."""
-    from streamhouse_spark.kv.table_config import parse_keyed_properties
+    """Return the schema with a NOT NULL key. Store key and bucket key in ``texts``, in the spelling of the columns."""
+    from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 
-    said = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
-    names = tuple(schema.column(name).name for name in primary_key) or said
-    if said and said != names:
+    property_names = tuple(schema.column(name).name for name in parse_names(texts.get(PRIMARY_KEY, "")))
+    names = tuple(schema.column(name).name for name in primary_key) or property_names
+    if property_names and property_names != names:
         raise InvalidOptionError(
-            f"table {path}: primary_key is {', '.join(names)}, the property {PRIMARY_KEY} {', '.join(said)}; give one"
+            f"table {path}: primary_key is {', '.join(names)}, but the property {PRIMARY_KEY} is "
+            f"{', '.join(property_names)}; leave one out"
         )
     schema = TableSchema(tuple(replace(c, nullable=c.nullable and c.name not in names) for c in schema.columns))
     texts[PRIMARY_KEY] = join_names(names)
@@ -221,9 +221,9 @@ def _require_key_not_null(
         texts["bucket.key"] = join_names([chosen])
     if parse_properties(texts, schema, partitions).bucket_num > 1 and not texts.get("bucket.key", "").strip():
         raise InvalidOptionError(
-            f"table {path}: no column of the primary key {', '.join(names)} can be a bucket key beside the partition "
-            "columns, so that there can be one bucket only; leave bucket.num out, or add a column of integers, text, "
-            "dates or decimals to the key"
+            f"table {path}: bucket.num needs a bucket key, but no column of the primary key {', '.join(names)} that is "
+            "not a partition column is suitable; leave bucket.num out, or add a column of integers, strings, dates or "
+            "decimals to the key"
         )
     return schema
 
@@ -238,6 +238,6 @@ def _check_arguments(path: TablePath, primary_key: object, partition_by: object,
 
 
 def place_lake_table(create: Create, path: TablePath, uuid: str, *, is_taken: bool) -> Create:
-    """Return the action with the location of the lake table, an alternative one if the usual is taken."""
+    """Return the action with the location of the lake table; an alternative location if the default is in use."""
     lake_format = parse_properties(create.properties, create.schema, create.partition_by).datalake_format
     return replace(create, lake_location=lake_location(path, uuid, has_conflict=is_taken, lake_format=lake_format))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from streamhouse_spark.core.paths import DEFAULT_DATABASE
+from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
 from streamhouse_spark.table.scan import create_duckdb_view, require_library
 

@@ -1,4 +1,4 @@
-"""Batched listing of tables: on a high-latency store, many tables take hardly more round trips than a few."""
+"""Batched listing of tables, with few round trips on a high-latency store."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import TABLES_PREFIX, is_placed
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import TABLES_PREFIX, is_placed
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.bootstrap import LogPrefetcher, PrefetchedLog, prefetch_logs
 from streamhouse_spark.log.catalog import names
@@ -27,11 +27,12 @@ logger = logging.getLogger(__name__)
 TOGETHER_MAX: Final = 64
 """Tables whose checkpoints and latest records are in memory at the same time."""
 LOGS_MAX: Final = 256
-"""Logs that are prefetched before it is known which of them have names. With more logs, the number of requests
-dominates, not their latency."""
+"""Upper bound of logs that are prefetched before their names are known. With more logs, the number of requests matters
+more than their latency.
+"""
 _UNNAMED_MAX: Final = 16
 Named = tuple[TablePath, names.NamePointer | None]
-"""A name that refers to a table; without its pointer if that is unreadable."""
+"""A name that refers to a table, and its pointer, or None if the pointer is unreadable."""
 Step = Callable[[], list[TablePath] | None]
 T = TypeVar("T")
 
@@ -39,28 +40,29 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class DroppedTable:
     name: str
-    """The table's last name."""
+    """The last name of the table."""
     uuid: str
     dropped_ms: int
-    """Store time of the latest record of its log: of the drop, or of a later cleaning step. The grace period of
-    `Warehouse.clean_dropped` starts here."""
+    """Store time of the drop, or of a later record of cleaning. The grace period of `Warehouse.clean_dropped` starts at
+    this time.
+    """
     rows: int
-    """Rows written since it was created or truncated; for a primary-key table, changes."""
+    """Rows, or changes of a primary-key table, that were written since the table was created or truncated."""
 
 
 def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
-    """Return the dropped tables by name, the latest first. Unreadable ones are logged and skipped."""
+    """Return the dropped tables, ordered by name, then latest first. Unreadable tables are logged and skipped."""
 
-    def look(uuid: str) -> TableState | None:
+    def read(uuid: str) -> TableState | None:
         try:
             return CommitLog(storage, uuid, world).refresh()
         except TableNotFoundError:  # buried, or without a first record
             return None
         except StreamhouseError as error:
-            logger.warning("table %s cannot be read: %s", uuid, error)
+            logger.warning("cannot read table %s: %s", uuid, error)
             return None
 
-    states = parallel_map(look, storage.list_names(TABLES_PREFIX))
+    states = parallel_map(read, storage.list_names(TABLES_PREFIX))
     dropped = [
         DroppedTable(state.name, state.table_uuid, state.time_ms, state.num_rows)
         for state in states
@@ -70,45 +72,44 @@ def list_dropped_tables(storage: Storage, world: World) -> list[DroppedTable]:
 
 
 def find_dropped_table(dropped: Sequence[DroppedTable], path: TablePath, uuid: str | None, url: str) -> DroppedTable:
-    """Return the last dropped table of this name, or the one with this uuid. Raises `TableNotFoundError`."""
-    of_name = [table for table in dropped if table.name == str(path)]
-    fitting = [table for table in of_name if uuid in (None, table.uuid)]
-    if fitting:
-        return fitting[0]
-    if of_name:
-        hint = f"dropped under that name are {', '.join(table.uuid for table in of_name[:5])}"
+    """Return the latest dropped table of a name, or the table with this uuid. Raises `TableNotFoundError`."""
+    same_name = [table for table in dropped if table.name == str(path)]
+    if match := next((table for table in same_name if uuid in (None, table.uuid)), None):
+        return match
+    if same_name:
+        hint = f"dropped tables with this name: {', '.join(table.uuid for table in same_name[:5])}"
     else:
         near = find_nearest(str(path), [table.name for table in dropped])
         names = ", ".join(dict.fromkeys(table.name for table in dropped[:10]))
-        hint = f"did you mean {near}?" if near else f"dropped tables there: {names or 'none'}"
+        hint = f"did you mean {near}?" if near else f"dropped tables: {names or 'none'}"
     which = f"{path} ({uuid})" if uuid is not None else str(path)
     raise TableNotFoundError(
         f"no dropped table {which} in {url} can be restored; {hint}. Cleaning deletes the files of dropped tables "
-        "once the grace is over"
+        "after the grace period"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class NamePrefetch:
-    """The listings with which a batch of tables starts."""
+    """Listings of databases and logs."""
 
     folders: Sequence[str]
-    """Database folders, including those of dropped databases."""
+    """Database folders, also of dropped databases."""
     logs: Sequence[str]
-    """The uuids of logs to prefetch, as a hint: some have no name, and new ones may be missing."""
+    """Uuids of logs to prefetch. Some logs may have no name, and new logs may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSummary:
     path: TablePath
     log: CommitLog | None
-    """The log, read to its end; None for a table that cannot be opened, which must not hide the others."""
+    """The log, read to its end; None for a table that cannot be opened."""
 
 
 def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
-    """List the folders of databases and logs, and unless it ``exists`` check for a warehouse, in one round trip.
+    """List the folders of databases and logs in one round trip, with a check of the warehouse unless it ``exists``.
 
-    Raises as `names.require_warehouse`.
+    Raises the errors of `names.require_warehouse`.
     """
 
     def require() -> list[str]:
@@ -116,17 +117,17 @@ def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
             names.require_warehouse(storage)
         return []
 
-    looks: list[Callable[[], list[str]]] = [
+    reads: list[Callable[[], list[str]]] = [
         require,
         lambda: names.list_database_folders(storage),
         lambda: _logs_to_prefetch(storage),
     ]
-    _, folders, logs = _run_steps(storage, looks)
+    _, folders, logs = _run_steps(storage, reads)
     return NamePrefetch(folders, logs)
 
 
 def _logs_to_prefetch(storage: Storage) -> list[str]:
-    """Return the logs to prefetch; none if that saves nothing, or if each log is in another store."""
+    """Return the logs to prefetch; none if that saves no round trip."""
     if not isinstance(storage, ReadsMany):
         return []
     uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
@@ -134,14 +135,14 @@ def _logs_to_prefetch(storage: Storage) -> list[str]:
 
 
 def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Iterator[TableSummary]:
-    """Open all tables of these databases, as far as they exist, by name."""
+    """Open all tables of the databases that exist, ordered by name."""
     logs = LogPrefetcher(storage, world, prefetch.logs)
     steps: list[Step] = [logs.read_hints, *(partial(_list_existing, storage, folder) for folder in prefetch.folders)]
     paths = [path for database_paths in _run_steps(storage, steps) for path in database_paths or ()]
     named: list[Named] = []
-    looks: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
+    reads: list[Callable[[], None]] = [lambda: named.extend(names.iter_table_names(storage, paths))]
     prefetches_early = len(logs) <= 2 * len(paths) + _UNNAMED_MAX
-    _run_steps(storage, [*looks, logs.read_first] if prefetches_early else looks)
+    _run_steps(storage, [*reads, logs.read_first] if prefetches_early else reads)
     logs.keep(_uuids(named))
     if not prefetches_early:
         logs.read_first()
@@ -152,19 +153,19 @@ def list_tables(storage: Storage, world: World, prefetch: NamePrefetch) -> Itera
 def list_tables_of(
     storage: Storage, world: World, database: str, require: Callable[[], object] = lambda: None
 ) -> Iterator[TableSummary]:
-    """Open all tables of a database, whether or not it exists, by name. ``require`` runs in parallel and may raise."""
+    """Open all tables of a database, ordered by name. ``require`` runs in parallel and may raise."""
     paths: list[TablePath] = []
     uuids: list[str] = []
-    looks: list[Callable[[], object]] = [
+    reads: list[Callable[[], object]] = [
         require,
         lambda: paths.extend(names.list_paths(storage, database)),
         lambda: uuids.extend(_logs_to_prefetch(storage)),
     ]
-    _run_steps(storage, looks)
+    _run_steps(storage, reads)
     logs = LogPrefetcher(storage, world, uuids if len(uuids) <= 2 * len(paths) + _UNNAMED_MAX else ())
     named: list[Named] = []
-    looks = [lambda: named.extend(names.iter_table_names(storage, paths)), logs.read_hints]
-    _run_steps(storage, looks)
+    reads = [lambda: named.extend(names.iter_table_names(storage, paths)), logs.read_hints]
+    _run_steps(storage, reads)
     logs.keep(_uuids(named))
     logs.read_first()
     logs.read_others()
@@ -180,24 +181,24 @@ def _uuids(named: Sequence[Named]) -> set[str]:
 
 
 def _list_existing(storage: Storage, database: str) -> list[TablePath]:
-    """Return the names of a database if it exists; both are requested in parallel."""
-    looks: list[Step] = [
+    """Return the names in a database; none if it does not exist."""
+    reads: list[Step] = [
         lambda: None if names.is_listed(storage, database) else [],
         lambda: names.list_paths(storage, database),
     ]
-    of_absent, paths = _run_steps(storage, looks)
-    return of_absent if of_absent is not None else paths or []
+    absent, paths = _run_steps(storage, reads)
+    return absent if absent is not None else paths or []
 
 
 def _open_tables(
     storage: Storage, world: World, named: Sequence[Named], prefetched: dict[str, PrefetchedLog]
 ) -> Iterator[TableSummary]:
-    """Open tables with their ``prefetched`` logs; other logs are prefetched here."""
+    """Open tables with their ``prefetched`` logs, and prefetch the other logs in batches."""
     for begin in range(0, len(named), TOGETHER_MAX):
-        some = named[begin : begin + TOGETHER_MAX]
-        prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(some) if uuid not in prefetched])
-        # Two names may refer to one table during a rename: a prefetched log has one reader.
-        requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in some]
+        batch = named[begin : begin + TOGETHER_MAX]
+        prefetched |= prefetch_logs(storage, world, [uuid for uuid in _uuids(batch) if uuid not in prefetched])
+        # During a rename two names may refer to one table, but a prefetched log can be read once.
+        requests = [(path, pointer, prefetched.pop(str(pointer and pointer.uuid), None)) for path, pointer in batch]
         tables = map_with_store_concurrency(storage, partial(_summarise_table, storage, world), requests)
         yield from (table for table in tables if table is not None)
 
@@ -215,5 +216,5 @@ def _summarise_table(
     except TableNotFoundError:  # dropped, and its files are deleted
         return None
     except StreamhouseError as error:
-        logger.warning("table %s cannot be opened: %s", path, error)
+        logger.warning("cannot open table %s: %s", path, error)
         return TableSummary(path, None)

@@ -1,8 +1,7 @@
-"""Warehouses and tables cached per process of a Spark job.
+"""Warehouses and tables that are cached per process of a Spark job.
 
-A `Connection` is created on the driver and travels to the executors in readers and writers. Open stores and tables are
-cached per process, because Spark's Python workers survive tasks and micro-batches. A forked child starts with an empty
-cache.
+A `Connection` is created on the driver and sent to executors in readers and writers. Open stores and tables are cached
+per process, because Spark reuses Python workers for many tasks and micro-batches. A forked child has an empty cache.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from streamhouse_spark.config import spark_options as options
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import require_branch
@@ -37,17 +36,17 @@ from streamhouse_spark.warehouse.warehouse import Warehouse, make_table, open_po
 logger = logging.getLogger(__name__)
 
 TABLES_KEPT = 64
-"""Minimum number of cached tables, however large."""
+"""Number of tables that are always cached, regardless of their size."""
 ENTRIES_KEPT_MAX = 200_000
-"""Total segments and other entries of cached states, about a kilobyte each, up to which more tables are cached."""
+"""More tables are cached up to this number of segments and other entries, of about a kilobyte each, in their states."""
 NAMES_KEPT = 4096
-"""Number of cached name resolutions: on a high-latency store a name and its last table are read in parallel."""
+"""Number of cached name resolutions, with which a name and its last table are read in parallel."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Connection:
-    """Location and settings of a warehouse. Both may hold credentials, so ``repr`` hides the settings."""
+    """Location and settings of a warehouse. ``repr`` hides the settings, which may contain credentials."""
 
     location: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -63,29 +62,29 @@ class Connection:
         return _open_process(os.getpid(), self).warehouse
 
     def table(self, name: str) -> Table:
-        """Return the table that the name refers to now, freshly read; a suffix is ignored.
+        """Return the table that the name refers to, with its latest state. A suffix of the name is ignored.
 
-        Raises `TableNotFoundError` naming the nearest table, for which all tables are listed.
+        Raises `TableNotFoundError` with the nearest name, for which all tables are listed.
         """
         table = self.find_table(name)
         return table if table is not None else self.warehouse().table(str(parse_table_name(name).path))
 
     def find_table(self, name: str) -> Table | None:
-        """Return the table as `table` does; None if there is none."""
+        """Return the table that the name refers to; None if it does not exist. See `table`."""
         return self.find_table_with(name, None)[0]
 
     def find_table_with(self, name: str, read_extra: Callable[[Table], T] | None) -> tuple[Table | None, T | None]:
-        """Return the table as `find_table` does, and what ``read_extra`` read of it in parallel.
+        """Return the result of `find_table`, and the result of ``read_extra`` for the table.
 
-        On a high-latency store the name, its last table, and what ``read_extra`` reads of that are requested in
-        parallel. The second result is None if that saves nothing, the name refers to another table, or ``read_extra``
-        failed.
+        On a high-latency store, the name and the cached table that it last referred to are read in parallel with
+        ``read_extra``. The second result is None on other stores, if the name refers to another table, or if
+        ``read_extra`` failed.
         """
         process = _open_process(os.getpid(), self)
         path = parse_table_name(name).path
         if path.branch is not None:
             return self._find_branch(process, path), None
-        if process.tables:  # a cached table is only refreshed
+        if process.tables:  # try to refresh a cached table
             prefetch = process.prefetch(path, read_extra)
             pointer = prefetch.pointer if prefetch else names.resolve(process.warehouse.storage, path)
             if pointer.view is not None:
@@ -100,8 +99,8 @@ class Connection:
                 if cached is not None and is_named(state or cached.refresh(), path):
                     process.tables.note_name(path, cached)
                     return cached, prefetch.extra if prefetch is not None else None
-            except DifferentHistoryError as error:  # callers check their positions against the newly opened table
-                logger.warning("opening the table again: %s", error)
+            except DifferentHistoryError as error:  # callers compare their positions with the reopened table
+                logger.warning("reopening the table: %s", error)
             table = open_pointed(process.warehouse, path, pointer.uuid)
         else:
             table = process.warehouse.find_table(str(path))
@@ -124,7 +123,7 @@ class Connection:
         return branch
 
     def table_by_uuid(self, name: str, uuid: str) -> Table:
-        """Return the table of a plan, whatever its name refers to by now. Its state is read on first use."""
+        """Return the table of a plan, even if its name refers to another table. Its state is read on first use."""
         process = _open_process(os.getpid(), self)
         table = process.tables.get(uuid)
         if table is None or table.log.is_stale_history:
@@ -136,10 +135,10 @@ class Connection:
 
 
 class OpenTables:
-    """Open tables of this process by uuid, least recently used first.
+    """LRU cache of the open tables of this process by uuid.
 
-    Tables are cached up to `ENTRIES_KEPT_MAX` entries of their states. Evicted tables are still found while something
-    references them. A tiering service references all of its tables and never opens one twice.
+    Evicted tables are found while they are referenced. So a tiering service, which references all of its tables, opens
+    each of them once.
     """
 
     def __init__(self) -> None:
@@ -161,7 +160,7 @@ class OpenTables:
             return self._alive.get(uuid)
 
     def note_name(self, path: TablePath, table: Table) -> None:
-        """Cache that a name refers to a table."""
+        """Record that a name refers to a table."""
         with self._lock:
             self._uuid_by_path[path] = table.uuid
             self._uuid_by_path.move_to_end(path)
@@ -169,7 +168,7 @@ class OpenTables:
                 self._uuid_by_path.popitem(last=False)
 
     def find_open(self, path: TablePath) -> Table | None:
-        """Return the last table of a name; None if it is not open. The name may refer to another table by now."""
+        """Return the open table that a name last referred to, if any. The name may refer to another table now."""
         with self._lock:
             uuid = self._uuid_by_path.get(path)
         return None if uuid is None else self.get(uuid)
@@ -183,19 +182,19 @@ class OpenTables:
                 return
             entries = sum(_num_entries(open_table.log.cached_state) for open_table in self._recent.values())
             while len(self._recent) > TABLES_KEPT and entries > ENTRIES_KEPT_MAX:
-                _, left = self._recent.popitem(last=False)
-                entries -= _num_entries(left.log.cached_state)
+                _, evicted = self._recent.popitem(last=False)
+                entries -= _num_entries(evicted.log.cached_state)
 
 
 def _num_entries(state: TableState | None) -> int:
     if state is None:
         return 1
-    of_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
-    return 1 + of_buckets + len(state.transactions) + len(state.request_keys) + len(state.condemned)
+    in_buckets = len(state.buckets) + sum(len(log.segments) for log in state.buckets.values())
+    return 1 + in_buckets + len(state.transactions) + len(state.request_keys) + len(state.condemned)
 
 
 class _Process:
-    """The store and tables of one warehouse that this process has open."""
+    """An open warehouse of this process, and its open tables."""
 
     def __init__(self, connection: Connection) -> None:
         author = system_author("spark" if "pyspark" in sys.modules else "python")
@@ -203,16 +202,16 @@ class _Process:
         self.tables = OpenTables()
 
     def prefetch(self, path: TablePath, read_extra: Callable[[Table], T] | None) -> _PrefetchedTable[T] | None:
-        """Read a name, its last table, and ``read_extra`` of it in one round trip; None if that saves nothing."""
+        """Read a name, its last table and ``read_extra`` in parallel; None if that saves no round trip."""
         storage = self.warehouse.storage
         cached = self.tables.find_open(path)
         if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):
             return None
         prefetch = _PrefetchedTable[T](cached)
-        looks = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
+        reads = [lambda: prefetch.read_name(storage, path), prefetch.read_table]
         if read_extra is not None:
-            looks.append(lambda: prefetch.read_extra(read_extra))
-        for _ in map_with_store_concurrency(storage, lambda look: look(), looks):
+            reads.append(lambda: prefetch.read_extra(read_extra))
+        for _ in map_with_store_concurrency(storage, lambda read: read(), reads):
             pass
         return prefetch
 
@@ -220,7 +219,7 @@ class _Process:
 class _PrefetchedTable(Generic[T]):
     """The results of reading a name and its last table in parallel.
 
-    If the table could not be read its fields are None; reading it again raises the error.
+    If a read of the table failed, its result is None, and the caller reads the table again to get the error.
     """
 
     def __init__(self, table: Table) -> None:
@@ -247,5 +246,5 @@ def _open_process(_process_id: int, connection: Connection) -> _Process:
 
 
 def connect(given_options: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
-    """Return the connection that options and the driver's environment specify. Raises `InvalidOptionError`."""
+    """Return the connection of the options and the driver's environment. Raises `InvalidOptionError`."""
     return Connection.of(options.resolve_warehouse(given_options, environ), options.warehouse_settings(given_options))

@@ -1,11 +1,11 @@
-"""Relocation of a moved warehouse, or a new identity for a copied one.
+"""Relocation of a moved warehouse, or a new identity for a copied warehouse.
 
-**Commit point:** ``streamhouse.json`` with the current URL, and for a copy with a new id. Before it each table's lake
-has its own commit point, and in a copy each log. Finished work is not repeated, so the same call continues an
-interrupted run. Until then the warehouse counts as moved.
+**Commit point:** ``streamhouse.json`` with the current URL, and for a copy with a new id. Before it, each lake and each
+log of a copy has its own commit point, and the warehouse counts as moved. The same call continues an interrupted run,
+and skips finished work.
 
-Nothing outside the opened warehouse is written or deleted. Files that metadata names elsewhere are read here, at the
-same path below this root.
+Nothing outside the opened warehouse is written or deleted. Files that metadata names at the former root are read at the
+same path below the current root.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.argument_validation import validate_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     RELOCATION_KEY,
     TABLES_PREFIX,
     WAREHOUSE_KEY,
@@ -61,25 +61,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int, str], None]
-"""A callback: number of finished tables, number of all tables, name of the next."""
+"""A callback with the number of finished tables, the number of all tables, and the name of the next table."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelocatedTable:
     table: str
     uuid: str
-    """The table's current uuid."""
+    """Current uuid of the table."""
     former_uuid: str
     lake: str | None
-    """Current location of the lake table; None for a table without one."""
+    """Current location of the lake table, if any."""
     moved_from: str | None
-    """The former root in the lake's metadata; None if it was the current one, or there was none."""
+    """The former root in the metadata of the lake table; None if it was not moved."""
     files_written: int
 
 
 @dataclass(frozen=True, slots=True)
 class RelocateReport:
-    """Changes that `relocate` made, or with ``dry_run`` would make."""
+    """The changes of `relocate`, or with ``dry_run`` the changes that it would make."""
 
     warehouse: str
     moved_from: str | None
@@ -91,11 +91,11 @@ class RelocateReport:
 
 @dataclass(frozen=True, slots=True)
 class _Identities:
-    """The ids of a copy. They are stored first, so that each run uses the same ones."""
+    """The new ids of a copy. They are stored first, so that a continued run uses the same ids."""
 
     warehouse_id: str
     tables: dict[str, str]
-    """Uuid of the original's table → uuid of the copy's."""
+    """Uuid of a table in the original → uuid of the table in the copy."""
 
 
 @validate_arguments
@@ -107,26 +107,27 @@ def relocate(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RelocateReport:
-    """Update a warehouse that was moved as a whole, or with ``copy`` give a copy its own identity.
+    """Rewrite the metadata of a moved warehouse for its location, or with ``copy`` give a copy new ids.
 
-    Metadata with old locations is rewritten, so that other engines can open the lake tables at their new location: for
-    Iceberg tables the metadata, manifest lists, manifests and position delete files of all snapshots, for Paimon tables
-    the manifests with absolute paths. Data files are unchanged. A copy gets a new id, and each of its tables a new
-    uuid, so that streams, transactions and caches of the original do not apply to it. Its logs are rewritten under the
-    new uuids, including segments; the old ones are deleted after the grace period, with the dropped tables.
+    Other engines can then open the lake tables at their new location. Iceberg metadata, manifests and position delete
+    files, and Paimon manifests with absolute paths, are rewritten; data files are unchanged. A copy gets a new id, and
+    its tables get new uuids, so that streams, transactions and caches of the original do not apply to it. The logs of a
+    copy are rewritten under the new uuids; the former logs are deleted after the grace period.
 
-    The original location is neither read nor written. Nothing else may write to the warehouse in the meantime. Safe to
-    repeat; after a crash the same call continues. Lake tables in an external catalog stay there; such a warehouse
-    cannot become a copy. ``settings`` are those of `Warehouse`.
+    The original location is neither read nor written. No other process may write to the warehouse during the call.
+    After a crash, the same call continues. Lake tables in an external catalog are unchanged, and prevent ``copy``.
 
-    **Commit point:** ``streamhouse.json``, see the module.
+    * ``warehouse``: its location, or an open `Warehouse`.
+    * ``settings``: as for `Warehouse`.
+    * ``copy``: whether the warehouse is a copy.
+    * ``dry_run``: only report.
+    * ``progress``: called before each table with the number of finished tables, the number of all tables, and the name
+      of the table.
 
-    Raises:
-        WarehouseNotFoundError: there is no warehouse.
-        InvalidOptionError: ``copy`` of a warehouse at its original location.
-        CorruptDataError: the copy lacks a file, or log and lake are of different times; nothing was written.
-        LakeMismatchError: ``copy`` of a table whose lake is in an external catalog.
-        CommitConflictError, CommitStateUnknownError, StorageError: run it again.
+    Raises, with nothing written, `WarehouseNotFoundError`; `InvalidOptionError` for ``copy`` of a warehouse at its
+    original location; `CorruptDataError` if a file is missing from the copy, or log and lake are of different times;
+    `LakeMismatchError` for ``copy`` of a table whose lake is in an external catalog. After `CommitConflictError`,
+    `CommitStateUnknownError` or `StorageError` run it again.
     """
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -147,12 +148,12 @@ class _Relocation:
     def run(self, progress: Progress) -> RelocateReport:
         file = read_warehouse_file(self._storage)
         if file is None:
-            raise WarehouseNotFoundError(f"{self._url} holds no streamhouse.json: there is no warehouse to relocate")
+            raise WarehouseNotFoundError(f"{self._url} has no streamhouse.json, so there is no warehouse to relocate")
         stored_identities: _Identities | None = None
         with suppress(ObjectNotFoundError):
             stored_identities = self._read_identities()
         if stored_identities is not None and stored_identities.warehouse_id == file.id:
-            self._storage.delete(RELOCATION_KEY)  # everything else is done
+            self._storage.delete(RELOCATION_KEY)  # an earlier run finished all other work
             return RelocateReport(self._url, None, self._copy, self._dry_run, ())
         self._require_relocatable(file, stored_identities)
         states = list(self._iter_states(stored_identities))
@@ -177,47 +178,48 @@ class _Relocation:
     def _require_relocatable(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
         if identities is not None and not self._copy:
             raise InvalidOptionError(
-                f"{self._url} is being given ids of its own by a run that was interrupted; go on with it: "
+                f"an interrupted run was giving {self._url} new ids; continue it: "
                 f"`streamhouse -w {self._url} relocate --copy`"
             )
         if self._copy and identities is None and file.url is not None and is_same_place(file.url, self._url):
             raise InvalidOptionError(
-                f"{self._url} is no copy: it was written here; copy the warehouse, and relocate the copy with --copy"
+                f"{self._url} is not a copy: it was written at this location; copy the warehouse, and relocate the "
+                "copy with --copy"
             )
 
     def _require_no_clones_or_branches(self, states: list[TableState]) -> None:
         if self._copy and (table_names := sorted(state.name for state in states if find_branches(state))):
             raise InvalidOptionError(
-                f"{', '.join(table_names)} of {self._url} has branches, which are known by uuids that a copy would "
-                "change; publish or drop the branches, and copy the warehouse then"
+                f"{', '.join(table_names)} of {self._url} has branches, whose uuids cannot be changed; publish or drop "
+                "the branches, and copy the warehouse then"
             )
         if self._copy and (table_names := sorted(state.name for state in states if list_clones(state))):
             raise InvalidOptionError(
-                f"{', '.join(table_names)} of {self._url} has clones, which are known by uuids that a copy would "
-                "change; drop the clones, clean the warehouse after the grace, and copy it then"
+                f"{', '.join(table_names)} of {self._url} has clones, whose uuids cannot be changed; drop the clones, "
+                "clean the warehouse after the grace period, and copy it then"
             )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- validation -----------------------------------------------------------------------------------------------
 
     def _iter_states(self, identities: _Identities | None) -> Iterator[TableState]:
-        """Yield all tables that can be opened or restored; in a continued run those that it started with."""
-        ours = set(identities.tables.values()) if identities is not None else set()
-        # A log in another store leaves nothing here under its old uuid.
+        """Yield all tables that can be opened or restored; in a continued run, the tables with which it started."""
+        new_uuids = set(identities.tables.values()) if identities is not None else set()
+        # A log in another store may have no more files here under its former uuid.
         uuids = {*self._storage.list_names(TABLES_PREFIX), *(identities.tables if identities is not None else ())}
-        for uuid in sorted(uuids - ours):
+        for uuid in sorted(uuids - new_uuids):
             log = CommitLog(self._storage, uuid, self._world)
             try:
                 state = log.refresh()
             except (TableNotFoundError, ObjectNotFoundError):
                 state = None
-            except CorruptDataError as error:  # it must not hide the others; its lake is unchanged
-                logger.warning("table %s is damaged and left as it is: %s", uuid, error)
+            except CorruptDataError as error:  # the other tables must still be relocated
+                logger.warning("table %s is damaged and not relocated: %s", uuid, error)
                 continue
             if identities is not None and uuid in identities.tables and (state is None or state.buried):
-                # An earlier run ended the old log.
+                # An earlier run ended the former log.
                 finished = CommitLog(self._storage, identities.tables[uuid], self._world).refresh()
                 yield replace(finished, table_uuid=uuid, former_uuids=finished.former_uuids[:-1], buried=True)
-            elif state is not None and not state.buried and BRANCH not in state.properties:  # it has no lake of its own
+            elif state is not None and not state.buried and BRANCH not in state.properties:  # a branch has no lake
                 yield state
 
     def _open_lake(self, state: TableState) -> LakeRelocation | None:
@@ -227,13 +229,13 @@ class _Relocation:
         lake = open_lake_table(self._storage, self._settings, state, self._world).relocation()
         if lake is None and self._copy and state.recorded_lake is not None:
             raise LakeMismatchError(
-                f"the lake of {state.name} is in a catalog outside the warehouse, and belongs to the original; drop "
-                "the table in the copy, or copy its lake table and adopt that"
+                f"the lake of {state.name} is in an external catalog and belongs to the original table; drop the table "
+                "in the copy, or copy its lake table and adopt that"
             )
         return lake
 
     def _require_whole(self, state: TableState, lake: LakeRelocation | None) -> None:
-        """Raise if a file is missing, or lake and log do not match: a copy made during writes may be torn."""
+        """Raise `CorruptDataError` if a file is missing or lake and log do not match, as in a copy during writes."""
         if state.buried:
             return
         try:
@@ -248,24 +250,24 @@ class _Relocation:
                 self._storage.size_bytes(key)
             except ObjectNotFoundError as error:
                 raise CorruptDataError(
-                    f"table {state.name} of {self._url} lacks {key}: the warehouse was written while it was copied, or "
-                    "the copy was cut short; copy it again while nothing writes"
+                    f"{key} is missing from table {state.name} of {self._url}: the warehouse was written during the "
+                    "copy, or the copy was interrupted; copy it again while nothing writes"
                 ) from error
         if lake is None:
             return
         lake_table = open_lake_table(self._storage, self._settings, state, self._world)
-        newest = lake_table.newest() if lake_table.exists() else None
-        held = newest.offsets if newest is not None else {}
-        is_behind = state.lake is not None and any(held.get(b, 0) < o for b, o in state.lake.offsets.items())
-        if (newest is not None and lake_is_ahead(newest, state)) or is_behind:
+        latest = lake_table.newest() if lake_table.exists() else None
+        lake_offsets = latest.offsets if latest is not None else {}
+        is_behind = state.lake is not None and any(lake_offsets.get(b, 0) < o for b, o in state.lake.offsets.items())
+        if (latest is not None and lake_is_ahead(latest, state)) or is_behind:
             raise CorruptDataError(
-                f"table {state.name} of {self._url}: its lake holds the offsets {dict(held)}, its log ends at "
-                f"{dict(state.ends)} and was tiered up to {dict(state.lake.offsets) if state.lake else {}}: the "
-                "warehouse was written while it was copied; copy it again while nothing writes, or build the table's "
-                f"lake anew from what the log holds: `streamhouse -w {self._url} retier {state.name}`"
+                f"table {state.name} of {self._url}: the lake has offsets {dict(lake_offsets)}, expected "
+                f"{dict(state.lake.offsets) if state.lake else {}} up to {dict(state.ends)} as in the log: the "
+                "warehouse was written during the copy; copy it again while nothing writes, or rebuild the lake of "
+                f"the table from the log: `streamhouse -w {self._url} retier {state.name}`"
             )
 
-    # -- acting ---------------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     def _read_identities(self) -> _Identities:
         data = self._storage.read(RELOCATION_KEY)
@@ -274,16 +276,16 @@ class _Relocation:
 
     def _store_identities(self, states: list[TableState]) -> _Identities:
         new = self._world.ids.new_uuid
-        own = _Identities(new(), {state.table_uuid: new() for state in states})
-        data = encode_frame("relocation", {"id": own.warehouse_id, "tables": own.tables})
-        put = Slot(self._storage, RELOCATION_KEY, self._read_identities, own.__eq__).take(data)
+        identities = _Identities(new(), {state.table_uuid: new() for state in states})
+        data = encode_frame("relocation", {"id": identities.warehouse_id, "tables": identities.tables})
+        put = Slot(self._storage, RELOCATION_KEY, self._read_identities, identities.__eq__).take(data)
         if put.outcome is PutOutcome.LOST and put.stored is not None:
             return put.stored
         if put.outcome is PutOutcome.UNREADABLE:
             raise put.error
         if put.outcome is not PutOutcome.WON:
-            raise StorageError(f"{self._url}/{RELOCATION_KEY} could not be stored; run relocate again")
-        return own
+            raise StorageError(f"cannot store {self._url}/{RELOCATION_KEY}; run relocate again")
+        return identities
 
     def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
         if new_uuid is not None:
@@ -297,9 +299,9 @@ class _Relocation:
             names.point(self._storage, path, pointer, new_uuid, self._world)
 
     def _finish(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
-        done = WarehouseMetadata(file.id if identities is None else identities.warehouse_id, self._url)
-        if done != file:
-            self._storage.put(WAREHOUSE_KEY, done.to_bytes())
+        relocated = WarehouseMetadata(file.id if identities is None else identities.warehouse_id, self._url)
+        if relocated != file:
+            self._storage.put(WAREHOUSE_KEY, relocated.to_bytes())
         if identities is not None:
             self._storage.delete(RELOCATION_KEY)
 

@@ -1,8 +1,8 @@
-"""CREATE OR REPLACE TABLE: a table is staged, filled, and then published under the name, or abandoned.
+"""CREATE OR REPLACE TABLE: a table is staged, filled, and then published under its name or abandoned.
 
-A staged table has no name and is invisible. **Commit point** of publishing:
-`streamhouse_spark.log.catalog.renaming`. The old table becomes a dropped one, which `undrop_table` restores
-under another name. A process that dies before leaves an unnamed table, which cleaning removes after the grace period.
+A staged table has no name. **Commit point** of its publication: `streamhouse_spark.log.catalog.renaming`. The replaced
+table is then a dropped table, which `undrop_table` restores under another name. A crash before the commit point leaves
+an unnamed table, which cleaning deletes after the grace period.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def stage_table(warehouse: Warehouse, path: TablePath, create: Create) -> Table:
 
 
 def publish_table(warehouse: Warehouse, path: TablePath, staged_uuid: str, replaced_uuid: str) -> None:
-    """Replace the table of the name by a staged one. Raises `CommitConflictError` as `commit_replacement`."""
+    """Replace the table of the name by a staged table. Raises `CommitConflictError`; see `commit_replacement`."""
     storage, world = warehouse.storage, warehouse.world
     old, new = (CommitLog(storage, uuid, world) for uuid in (replaced_uuid, staged_uuid))
     commit_replacement(storage, world, path, old, new)

@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_database
+from streamhouse_spark.core.warehouse_layout import parse_database
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.listing import list_tables, list_tables_of, prefetch_names
@@ -23,13 +23,13 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class TableBatch:
-    """Open tables, and the errors by name of tables for which an operation failed."""
+    """Open tables, and name → error of the tables for which an operation failed."""
 
     tables: list[Table] = field(default_factory=list)
     failed: dict[str, StreamhouseError] = field(default_factory=dict)
 
     def each(self, work: Callable[[Table], R]) -> list[R]:
-        """Call ``work`` for each table and return the results. Errors are logged and recorded; others continue."""
+        """Call ``work`` for each table and return the results. Logs and records errors, and continues."""
         done = []
         for table in self.tables:
             try:
@@ -43,13 +43,13 @@ class TableBatch:
         self.failed[name] = error
 
     def raise_first(self) -> None:
-        """Raise the first recorded error, after all tables were processed."""
+        """Raise the first recorded error, if any. Call it after all tables were processed."""
         for error in self.failed.values():
             raise error
 
 
 def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
-    """Open all tables of a warehouse or database in a batch. Raises as `Warehouse.tables`."""
+    """Open all tables of a warehouse or database. Raises the errors of `Warehouse.tables`."""
     storage, world = warehouse.storage, warehouse.world
     if database is None:
         listed = list_tables(storage, world, prefetch_names(storage))
@@ -68,12 +68,12 @@ def open_all(warehouse: Warehouse, database: str | None = None) -> TableBatch:
 
 
 def open_named(open_table: Callable[[str], Table], names: Sequence[str]) -> TableBatch:
-    """Open tables that a user named. The first error is raised."""
+    """Open tables that a user named. Raises the first error."""
     return TableBatch([open_table(name) for name in names])
 
 
 def open_listed(open_table: Callable[[str], Table], names: Iterable[str]) -> TableBatch:
-    """Open listed tables. Tables dropped since the listing are skipped."""
+    """Open listed tables. Skips tables that were dropped since, and records errors."""
     opened = TableBatch()
     for name in names:
         try:

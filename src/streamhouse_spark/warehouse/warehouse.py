@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World, system_author
 from streamhouse_spark.core.option_parsing import find_nearest
-from streamhouse_spark.core.paths import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, parse_database, parse_table_name
 from streamhouse_spark.errors import (
     CorruptDataError,
     StreamhouseError,
@@ -71,9 +71,9 @@ logger = logging.getLogger(__name__)
 
 
 def open_pointed(warehouse: Warehouse, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table | None:
-    """Open the table of a pointer, freshly read; None if the pointer no longer counts for this name.
+    """Open the table of a pointer with its latest state; None if the name no longer refers to it.
 
-    Reads only the log, no name. ``log`` is the log of the uuid, if the caller has it.
+    Reads only the log, which may be passed as ``log``.
     """
     storage, world = warehouse.storage, warehouse.world
     try:
@@ -84,17 +84,26 @@ def open_pointed(warehouse: Warehouse, path: TablePath, uuid: str, log: CommitLo
 
 
 def make_table(warehouse: Warehouse, path: TablePath, log: CommitLog) -> Table:
-    """Return the table of a log, whose state is read on first use."""
+    """Return the table of a log. Its state is read on first use."""
     return Table(warehouse.storage, warehouse.settings, path, log, warehouse.world)
 
 
 @validates_arguments(names=("name", "old", "new", "to", "lake", "database"))
 class Warehouse:
-    """A warehouse at a path or URL, such as ``/data/wh`` or ``s3://bucket/wh``. Nothing is opened before its first use.
+    """A warehouse at a path or URL, such as ``/data/wh`` or ``s3://bucket/wh``.
 
-    ``settings`` are pyiceberg's storage settings (``s3.endpoint``, ``s3.region``, …) and ``lake.iceberg.catalog.*``;
-    they are never stored. The first `create_table` or `create_database` creates the warehouse in an absent or empty
-    directory. All other methods raise `WarehouseNotFoundError` if there is none.
+    The first `create_table` or `create_database` creates the warehouse, in an absent or empty directory. All other
+    methods raise `WarehouseNotFoundError` if it does not exist. The object is thread-safe and can be pickled, with its
+    settings.
+
+    * ``location``: path or URL.
+    * ``settings``: storage settings of pyiceberg, such as ``s3.endpoint`` and ``s3.region``, and
+      ``lake.iceberg.catalog.*``. They are never stored.
+
+    Raises `InvalidOptionError` for an invalid location or setting. No request is sent before the first call.
+
+    >>> sh.Warehouse(warehouse.url).tables()
+    ['shop.orders', 'shop.people']
     """
 
     def __init__(
@@ -110,7 +119,7 @@ class Warehouse:
         self.settings: Final[Mapping[str, str]] = {
             str(key): format_setting(value) for key, value in (settings or {}).items()
         }
-        """The settings. They may hold credentials: never print them."""
+        """The settings. Never print them, because they may contain credentials."""
         opened = storage if storage is not None else storage_for(str(location), self.settings, self.world)
         self.storage: Final = with_log_places(opened, self.settings, self.world)
         self._is_verified = False
@@ -125,20 +134,19 @@ class Warehouse:
         return self.storage.url
 
     def __dir__(self) -> list[str]:
-        """List the interface, without what only the package uses."""
         return [name for name in super().__dir__() if name not in ("settings", "storage", "world")]
 
     def __repr__(self) -> str:
         return f"Warehouse({self.url!r})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the warehouse as its location and settings, which may hold credentials."""
+        """Pickle the location and the settings, which may contain credentials."""
         return _reopen, (self.storage, dict(self.settings))
 
     # -- databases ------------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, *, if_not_exists: bool = True, comment: str | None = None) -> None:
-        """Create a database. Raises `TableExistsError` if it exists, unless ``if_not_exists``.
+        """Create a database. Raises `TableExistsError` if it exists and ``if_not_exists`` is false.
 
         >>> warehouse.create_database("sales", comment="all sales")
         """
@@ -168,7 +176,9 @@ class Warehouse:
         return names.database_exists(self.storage, parse_database(name))
 
     def database_comment(self, name: str) -> str | None:
-        """Return the comment of a database. Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown one.
+        """Return the comment of a database; None if it has none.
+
+        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
 
         >>> warehouse.create_database("sales", comment="all sales")
         >>> warehouse.database_comment("sales")
@@ -179,6 +189,8 @@ class Warehouse:
     def comment_database(self, name: str, comment: str | None) -> None:
         """Set the comment of a database; None removes it.
 
+        Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
+
         >>> warehouse.comment_database("shop", "the shop")
         """
         check_comment(f"database {parse_database(name)}", comment)
@@ -187,11 +199,10 @@ class Warehouse:
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
-        """Drop an empty database, or with ``cascade`` also its tables and views. Returns False if ``if_exists`` and
-        there is none.
+        """Drop an empty database, or with ``cascade`` also its tables and views. Returns whether it existed.
 
-        **Commit point:** the next file of the database. A concurrently created table wins: the database is recreated,
-        and `TableExistsError` (``DATABASE_NOT_EMPTY``) is raised, as for a database that has tables.
+        Raises `TableExistsError` (``DATABASE_NOT_EMPTY``) if the database has tables, or one is created concurrently,
+        and `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database if ``if_exists`` is false.
 
         >>> warehouse.drop_database("shop", cascade=True)
         True
@@ -219,8 +230,7 @@ class Warehouse:
         if contents and not cascade:
             raise TableExistsError(
                 f"database {database} of {self.url} has {count_of(len(contents), 'object')} "
-                f"({', '.join(contents[:5])}); drop or rename them first, or say CASCADE (cascade=True) to drop them "
-                "with it",
+                f"({', '.join(contents[:5])}); drop or rename them first, or drop them too with CASCADE (cascade=True)",
                 condition="DATABASE_NOT_EMPTY",
             )
         for view in views:
@@ -231,7 +241,7 @@ class Warehouse:
     # -- tables ---------------------------------------------------------------------------------------------------
 
     def tables(self, database: str | None = None) -> list[str]:
-        """Return the sorted names ``<database>.<table>`` of all tables, or of one database.
+        """Return the names ``<database>.<table>`` of all tables, or of the tables in one database, in order.
 
         Raises `TableNotFoundError` (``DATABASE_NOT_FOUND``) for an unknown database.
 
@@ -249,7 +259,7 @@ class Warehouse:
         return list_tables(self.storage, self.world, first)
 
     def exists(self, name: str) -> bool:
-        """Return whether the table exists; a suffix of the name is ignored.
+        """Return whether the table exists. A suffix of the name, such as ``$lake``, is ignored.
 
         >>> warehouse.exists("shop.orders")
         True
@@ -272,15 +282,18 @@ class Warehouse:
     ) -> Table:
         """Create a table, and its database and warehouse if they do not exist.
 
-        ``schema`` is a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``. A table with a
-        ``primary_key``, whose columns become NOT NULL, supports upserts and deletes; the first key column that is not a
-        partition column is the default of ``bucket.key``. ``buckets`` sets ``bucket.num``. ``partition_by`` lists
-        columns and transforms: ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``, ``truncate(4, c)``. ``defaults``
-        maps columns to constants for rows that lack them, as a ``DEFAULT`` clause does; explicit nulls are kept.
-        **Commit point:** the name's pointer; a crash before it leaves orphan files.
+        * ``schema``: a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``.
+        * ``primary_key``: columns, which become NOT NULL. The table then supports upserts and deletes by key, instead
+          of appends. The first of them that is not a partition column is the default of ``bucket.key``.
+        * ``partition_by``: columns and transforms: ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``,
+          ``truncate(4, c)``.
+        * ``buckets``: sets the property ``bucket.num``.
+        * ``properties``: table properties.
+        * ``defaults``: column → constant for rows in which the column is missing. Explicit nulls remain null.
+        * ``if_not_exists``: return an existing table unchanged.
 
         Raises `TableExistsError`, `InvalidNameError`, `InvalidOptionError` or `SchemaMismatchError` before anything is
-        written. With ``if_not_exists`` an existing table is returned unchanged.
+        written.
 
         >>> warehouse.create_table("shop.events", "id BIGINT, at TIMESTAMP", partition_by=["days(at)"])
         Table(shop.events: 2 columns, 1 bucket, 0 rows)
@@ -294,7 +307,7 @@ class Warehouse:
         self._is_verified = True
         if table is None and not if_not_exists:
             raise TableExistsError(
-                f"table {path} exists in {self.url}; drop it first, or say if_not_exists=True to use it as it is",
+                f"table {path} exists in {self.url}; drop it first, or set if_not_exists=True to use it unchanged",
             )
         if table is None:
             return self.table(str(path))
@@ -310,27 +323,23 @@ class Warehouse:
         properties: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> AdoptReport:
-        """Create a table on an existing lake table, whose rows become its history without being rewritten.
+        """Create a table from an existing Iceberg or Paimon table, whose rows become its history. No row is rewritten.
 
-        ``lake`` is the ``<database>.<table>`` name of the Iceberg or Paimon table in the lake's catalog, by default
-        ``name``. Columns, partitions and buckets are those of the lake table. The property ``table.datalake.format``
-        names its format, by default that of the lake table in the warehouse. The adopted rows precede offset 0: table
-        and lake reads return them; batch reads by offset, changelogs and streams start after them. Tiering continues in
-        the same lake table.
+        Columns, partitions and buckets are those of the lake table, in which tiering continues. Adopted rows have no
+        offsets: table and lake reads return them; batch reads by offset, changelogs and streams start after them.
+        Dropping the table keeps the lake table. If there is no warehouse, it is created around a ``lake`` folder with
+        such tables.
 
-        ``primary_key`` is by default the identifier fields of an Iceberg table, and always the primary key of a Paimon
-        table. With a primary key the rows are copied to the hot store as key-value snapshots, for lookups, changes and
-        new streams; each bucket is sorted in memory. Keys of an Iceberg table must be unique; of a Paimon table the
-        latest row per key is used.
+        * ``lake``: the name ``<database>.<table>`` of the lake table in its catalog; by default ``name``.
+        * ``primary_key``: by default the identifier fields of an Iceberg table, and always the primary key of a Paimon
+          table. The rows are then copied to KV snapshots, sorted in memory per bucket. Keys of an Iceberg table must be
+          unique; of a Paimon table the latest row per key is used.
+        * ``properties``: table properties. ``table.datalake.format`` is by default the format of the lake table.
+        * ``dry_run``: only report.
 
-        If there is no warehouse, one is created around a ``lake`` folder with such tables. Dropping the table leaves
-        the lake table, including rows tiered later, without an owner. With ``dry_run`` nothing is changed.
-
-        **Commit point:** the name's pointer; after a crash before it, adopt again. Raises `LakeMismatchError` listing
-        everything unsupported (Iceberg: format version, partitions, types, required nested fields, equality deletes,
-        duplicate keys; Paimon: types, dynamic or postponed buckets, merge engines, changelog producers, deletion
-        vectors, rows of unknown order; another owner), `TableExistsError` and `InvalidOptionError`, all before the lake
-        table or the name is touched; `CommitConflictError` if the lake table changed concurrently.
+        Raises, before anything is changed, `LakeMismatchError` with all unsupported properties of the lake table,
+        `TableExistsError` and `InvalidOptionError`; `CommitConflictError` if the lake table changed concurrently. After
+        a crash, adopt the table again.
 
         >>> warehouse.adopt_table("shop.visits", dry_run=True).rows  # written by another engine
         0
@@ -344,8 +353,9 @@ class Warehouse:
         )
 
     def table(self, name: str) -> Table:
-        """Open a table or a branch. Raises `TableNotFoundError` naming the nearest name, `InvalidNameError` for a
-        suffix.
+        """Open a table, or a branch as ``<table>$branch_<name>``.
+
+        Raises `TableNotFoundError` with the nearest name, and `InvalidNameError` for any other suffix.
 
         >>> warehouse.table("shop.orders")
         Table(shop.orders: 3 columns, 1 bucket, 2 rows)
@@ -356,7 +366,7 @@ class Warehouse:
         return table
 
     def find_table(self, name: str) -> Table | None:
-        """Open a table as `table` does, but return None if there is none.
+        """Open a table or a branch; None if it does not exist. See `table`.
 
         >>> warehouse.find_table("shop.absent") is None
         True
@@ -368,9 +378,9 @@ class Warehouse:
         return table if table is None or path.branch is None else table.branch(path.branch)
 
     def view(self, name: str) -> TableView:
-        """Open anything readable by name: a table, ``<table>$lake``, ``<table>$changelog`` or a system table.
+        """Open a table, or a read-only view of it such as ``<table>$lake``, ``<table>$changelog`` or a system table.
 
-        Raises `InvalidNameError` for an unsupported suffix, listing the supported ones.
+        Raises the errors of `table`, and `InvalidNameError` with the supported suffixes for an unsupported suffix.
 
         >>> warehouse.view("shop.orders$changelog").to_arrow().num_rows
         2
@@ -398,11 +408,12 @@ class Warehouse:
         return run_sql(self.view, query)
 
     def drop_table(self, name: str, *, if_exists: bool = False) -> bool:
-        """Drop a table, and its lake table if that is in the warehouse. Files are deleted after the grace period.
+        """Drop a table, and its lake table if it is in the warehouse. Returns whether the table existed.
 
-        Until then `undrop_table` restores both. Returns False if ``if_exists`` and there is none. **Commit point:** the
-        drop record in the table's log. If the log or the name's pointer is too damaged for a record, the next pointer
-        frees the name, and the files are kept for a repair.
+        `clean_dropped` deletes the files after the grace period. Until then `undrop_table` restores the table. If the
+        log of the table is damaged, its name is freed and its files are kept.
+
+        Raises `TableNotFoundError` for an unknown table if ``if_exists`` is false.
 
         >>> warehouse.drop_table("shop.orders")
         True
@@ -432,7 +443,7 @@ class Warehouse:
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
-        """Return the dropped tables that `undrop_table` can restore, by name, the latest of a name first.
+        """Return the dropped tables that `undrop_table` can restore, ordered by name, then latest first.
 
         >>> warehouse.dropped_tables()
         []
@@ -441,14 +452,15 @@ class Warehouse:
         return list_dropped_tables(self.storage, self.world)
 
     def undrop_table(self, name: str, *, uuid: str | None = None, to: str | None = None) -> Table:
-        """Restore a dropped table with its rows, offsets and lake table, as long as its files exist.
+        """Restore a dropped table with its rows, offsets and lake table, and return it.
 
-        `clean_dropped` deletes them after the grace period. If several tables were dropped under ``name``, the latest
-        is restored, or the one with this ``uuid`` (see `dropped_tables`). It returns under its name or as ``to``; its
-        database is recreated if needed. Streams and writers continue when they reopen it.
+        This is possible until `clean_dropped` deletes its files, after the grace period. The database is recreated if
+        it was dropped. Streams and writers continue when they reopen the table.
 
-        **Commit point:** the undrop record in the table's log. Raises `TableNotFoundError` if there is no such dropped
-        table, `TableExistsError` if the name is in use.
+        * ``uuid``: which of several tables to restore that had the name; by default the latest. See `dropped_tables`.
+        * ``to``: a new name of the table.
+
+        Raises `TableNotFoundError` if there is no such dropped table, `TableExistsError` if the name is in use.
 
         >>> warehouse.drop_table("shop.orders")
         True
@@ -460,24 +472,21 @@ class Warehouse:
         self._require()
         if to is None and uuid is None and self.exists(name):
             raise TableExistsError(
-                f"table {path} exists in {self.url}; restore the dropped one under another name with to="
+                f"table {path} exists in {self.url}; restore the dropped table under another name with to="
             )
         table = find_dropped_table(self.dropped_tables(), path, uuid, self.url)
         names.create_database(self.storage, target.database, self.world)
         if not undrop(self.storage, self.world, CommitLog(self.storage, table.uuid, self.world), target):
             raise TableExistsError(
-                f"table {path} cannot be brought back as {target}: that exists in {self.url}; choose another "
-                "name with to="
+                f"table {path} cannot be restored as {target}: it exists in {self.url}; choose another name with to="
             )
         self._keep_database(target)
         return self._open_named(target, table.uuid)
 
     def rename_table(self, old: str, new: str) -> None:
-        """Rename a table, also to another database. Its rows, offsets and lake table stay in place.
+        """Rename a table in one commit, also to another database. Rows, offsets and the lake table are unchanged.
 
-        **Commit point:** one record in the table's log; after a crash the table has one of the two names. Open tables
-        continue. Streams that resolve the old name end with `TableNotFoundError`, which has the new one. The old name
-        is free at once.
+        Open tables continue. Streams that resolve the old name end with `TableNotFoundError`, which has the new name.
 
         Raises `TableNotFoundError` for an unknown table or database, `TableExistsError` if the new name is in use.
 
@@ -489,16 +498,17 @@ class Warehouse:
         self._find_database(target.database)
         if not rename(self.storage, self.world, table.log, path, target):
             raise TableExistsError(
-                f"table {path} cannot be renamed to {target}: that exists in {self.url}; drop or rename it first"
+                f"table {path} cannot be renamed to {target}: it exists in {self.url}; drop or rename it first"
             )
         self._keep_database(target)
 
     def clone_table(self, source: str, target: str, *, version: int | str | None = None) -> Table:
-        """Create a table from a version of ``source``, by default the latest, without copying lake files.
+        """Create an independent table from a version of ``source``, without copying lake files.
 
-        The tables are independent afterwards. Raises `TableExistsError` for a name in use, `InvalidOptionError` for a
-        table that does not support clones, `SnapshotExpiredError` for a version whose files were replaced since.
-        **Commit point:** the name's pointer, see `streamhouse_spark.warehouse.cloning`.
+        * ``version``: a commit number or a tag; by default the latest commit.
+
+        Raises `TableExistsError` for a name in use, `InvalidOptionError` for a table that does not support clones, and
+        `SnapshotExpiredError` for a version whose files were replaced since.
 
         >>> warehouse.clone_table("shop.orders", "shop.copy")
         Table(shop.copy: 3 columns, 1 bucket, 2 rows)
@@ -512,9 +522,9 @@ class Warehouse:
     # -- maintenance ----------------------------------------------------------------------------------------------
 
     def costs(self, prices: Mapping[str, Any] | None = None, *, database: str | None = None) -> WarehouseCosts:
-        """Return this process's requests and the estimated monthly cost of all tables, or of one database.
+        """Return the requests of this process, and the estimated monthly cost of all tables or of one database.
 
-        See `streamhouse_spark.warehouse.costs`; ``prices`` are as for `Table.costs`.
+        ``prices`` are as for `Table.costs`. Tables that cannot be read are listed in ``failed``.
 
         >>> warehouse.costs().estimate.total_usd > 0
         True
@@ -522,17 +532,21 @@ class Warehouse:
         from streamhouse_spark.warehouse.costs import warehouse_costs
 
         def opened(summary: TableSummary) -> Table:
-            if summary.log is None:  # damaged: opening it raises the error
+            if summary.log is None:  # opening the damaged table raises the error
                 return self.table(str(summary.path))
             return make_table(self, summary.path, summary.log)
 
         return warehouse_costs(self.storage, self._list_tables(database), opened, prices)
 
     def clean_dropped(self, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
-        """Delete the files of tables that were dropped, or never got a name, before the grace period.
+        """Delete the files of tables that were dropped, or never got a name, longer ago than the grace period.
 
-        A lake table in the warehouse is deleted too; one in an external catalog is kept. Raises `WarehouseMovedError`
-        before anything is deleted if the warehouse was moved.
+        Their lake tables are deleted too, unless they are in an external catalog or were adopted.
+
+        * ``grace_ms``: the grace period.
+        * ``dry_run``: only report.
+
+        Raises `WarehouseMovedError`, before anything is deleted, if the warehouse was moved.
 
         >>> warehouse.clean_dropped().deleted
         []
@@ -564,9 +578,9 @@ class Warehouse:
             names.create_database(self.storage, path.database, self.world)
 
     def _open_named(self, path: TablePath, uuid: str, log: CommitLog | None = None) -> Table:
-        """Return the table of a committed name, with its state read if possible, else on first use.
+        """Return the table of a committed name. If its state cannot be read, it is read on first use.
 
-        Raises `TableNotFoundError` if it was dropped since: a stalled creator made a table that was cleaned up.
+        Raises `TableNotFoundError` if the creation stalled for so long that cleaning dropped the table.
         """
         table: Table | None = make_table(self, path, CommitLog(self.storage, uuid, self.world))
         with log_post_commit_errors(logger, "opening", path):
@@ -593,13 +607,13 @@ class Warehouse:
 
     def _no_database(self, database: str) -> TableNotFoundError:
         near = find_nearest(database, databases := self.databases())
-        hint = f"did you mean {near}?" if near else f"databases there: {', '.join(databases[:10]) or 'none'}"
+        hint = f"did you mean {near}?" if near else f"available: {', '.join(databases[:10]) or 'none'}"
         return TableNotFoundError(
             f"database {database} does not exist in {self.url}; {hint}", condition="DATABASE_NOT_FOUND"
         )
 
     def _find_new_name(self, pointer: names.NamePointer) -> str | None:
-        """Return the new name of a table that was renamed from this one; None if it was not."""
+        """Return the new name of the table that the name referred to; None if it was not renamed."""
         if pointer.uuid is None:
             return pointer.moved_to
         with suppress(TableNotFoundError, CorruptDataError):
@@ -614,7 +628,7 @@ class Warehouse:
         if (moved_to := self._find_new_name(pointer)) is not None:
             return TableNotFoundError(f"table {path} of {self.url} was renamed to {moved_to}; use that name")
         near = find_nearest(str(path), tables := self.tables())
-        hint = f"did you mean {near}?" if near else f"tables there: {', '.join(tables[:10]) or 'none'}"
+        hint = f"did you mean {near}?" if near else f"available: {', '.join(tables[:10]) or 'none'}"
         return TableNotFoundError(f"table {path} does not exist in {self.url}; {hint}")
 
 

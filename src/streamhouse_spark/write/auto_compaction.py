@@ -1,4 +1,4 @@
-"""Compaction of a table's small segments, by writers and by maintenance. **Commit point:** one record."""
+"""Compaction of the small segments of a table, by writers and by maintenance. **Commit point:** one record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from typing import Final
 
 from streamhouse_spark.core.concurrency import new_lock, try_lock
-from streamhouse_spark.core.paths import commits_prefix
 from streamhouse_spark.core.post_commit import log_post_commit_errors
+from streamhouse_spark.core.warehouse_layout import commits_prefix
 from streamhouse_spark.log.compaction import (
     has_much_inline,
     is_inline_merge_due,
@@ -25,37 +25,35 @@ from streamhouse_spark.table_handle import TableHandle
 logger = logging.getLogger(__name__)
 
 MERGE_LOCK_NAME: Final = ".tmp-merging"
-"""The file that a process locks while it compacts: a temporary file that is never listed and that cleaning removes."""
+"""The file that a process locks while it compacts. Listings omit this temporary file, and cleaning deletes it."""
 OVERDUE: Final = 2
-"""Multiple of the due amount of inline rows at which they are compacted even if another process does so."""
+"""If inline rows exceed the due amount by this factor, they are compacted even if another process compacts them."""
 _merge_locks: weakref.WeakValueDictionary[tuple[str, str], threading.RLock] = weakref.WeakValueDictionary()
 _merge_locks_guard = new_lock()
-"""Guards the locks. A forked child may see one more or fewer, which is harmless."""
+"""Guards the locks."""
 
 
 def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
-    """Compact inline rows of a state, by default the latest, into one segment per bucket.
+    """Compact the inline rows of a state into one segment per bucket. Returns the number of replaced segments.
 
-    Returns the number of replaced segments.
+    ``state`` is by default the latest state.
     """
     runs = plan_inline_merge(state or table.refresh())
     return merge(table.log, table.storage, table.world, runs, table.segment_options())
 
 
 def merge_small(table: TableHandle, state: TableState | None = None) -> int:
-    """Compact runs of small adjacent segments, and return the number of replaced ones; see `merge_inline`."""
+    """Compact runs of small adjacent segments. Returns the number of replaced segments; see `merge_inline`."""
     runs = plan_small_merge(state or table.refresh())
     return merge(table.log, table.storage, table.world, runs, table.segment_options())
 
 
 def merge_if_due(table: TableHandle, state: TableState) -> None:
-    """Compact inline rows in the background if the state after a write needs it. A failure is only logged.
+    """Compact inline rows in the background if the state after a write has too many. A failure is only logged.
 
-    A writer that is so fast that twice the due amount is inline waits for the running compaction.
-
-    One thread of this process compacts at a time, and one process of this host: all others would lose the race. A write
-    that finds a compaction in progress leaves the work to a later write. A process that stalls in a compaction blocks
-    the others until twice the due amount is inline.
+    Only one thread of a host compacts a table at a time, because concurrent compactions conflict. A write during a
+    compaction leaves the work to a later write. If the inline rows reach twice the due amount, the writer waits for the
+    compaction in this process, and then compacts regardless of a stalled compaction in another process.
     """
     if not is_inline_merge_due(state):
         return
@@ -75,15 +73,15 @@ def _merge_if_alone(table: TableHandle, state: TableState) -> None:
     with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGE_LOCK_NAME}")) as is_alone:
         if not is_alone and not has_much_inline(state, OVERDUE):
             return
-        if has_much_inline(newest := table.refresh()):  # unless another process compacted since the write
-            merge(table.log, table.storage, table.world, plan_inline_merge(newest), table.segment_options())
+        if has_much_inline(latest := table.refresh()):  # unless another process compacted since the write
+            merge_inline(table, latest)
 
 
 def _merge_lock(table: TableHandle) -> threading.RLock:
-    """Return the lock of a table's compactions, shared by all handles of the table in this process."""
+    """Return the compaction lock of a table, which all of its handles in this process share."""
     place = table.storage.url, table.uuid
     with _merge_locks_guard:
-        turn = _merge_locks.get(place)
-        if turn is None:
-            turn = _merge_locks[place] = new_lock()
-        return turn
+        lock = _merge_locks.get(place)
+        if lock is None:
+            lock = _merge_locks[place] = new_lock()
+        return lock

@@ -1,11 +1,10 @@
 """Readers of row files: Parquet, Arrow, CSV and JSON Lines, in batches of bounded size.
 
-JSON is an array of objects, one object, or one object per line. Arrow parses many lines at once. Values that it does
-not support, or reads differently from `schema.json_values`, are parsed row by row, so the result is the same.
+JSON is an array of objects, one object, or one object per line. Arrow parses many lines in one call. Lines with values
+that Arrow does not support, or reads differently from `schema.json_values`, are parsed row by row.
 
-CSV is that of RFC 4180: a header, and fields that are quoted as a whole or not at all. Arrow parses the rows, but takes
-an unclosed quote, and text after a quoted field, for data. So the quotes of each block are checked before Arrow reads
-it.
+CSV follows RFC 4180: a header, and fields that are unquoted or quoted as a whole. Arrow accepts an unclosed quote, and
+text after a quoted field, as data. So `QuoteCheck` checks the quotes of each block before Arrow reads the block.
 """
 
 from __future__ import annotations
@@ -66,13 +65,12 @@ _FORMAT_OF_SUFFIX: Final = {
 }  # fmt: skip
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4")
 _PARQUET_BATCH_ROWS: Final = 65_536
-_TEXT_BLOCK_BYTES: Final = 8 << 20
-_PIECE_BYTES_MAX: Final = 128 << 20
+_TABLE_BYTES_MAX: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class JsonReader:
-    """Reads rows of one table. ``defaults`` are the values of columns that a row lacks."""
+    """Reads rows of one table. ``defaults`` are the values of columns that are missing from a row."""
 
     schema: pa.Schema
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
@@ -89,12 +87,12 @@ class JsonReader:
                 rows.append(parse_json(line))
             except (ValueError, RecursionError) as error:
                 raise SchemaMismatchError(
-                    f"the line {line[:_SHOWN_CHARS_MAX]!r} is not JSON ({error}); send one object per line"
+                    f"line {line[:_SHOWN_CHARS_MAX]!r} is not JSON ({error}); send one object per line"
                 ) from error
         return decode_rows(rows, self.schema, self.defaults)
 
     def _read_at_once(self, lines: bytes) -> pa.Table | None:
-        """Read the lines with Arrow; None if the rows could differ from those of `decode_rows`."""
+        """Read the lines with Arrow, or return None if the rows might differ from the result of `decode_rows`."""
         if not can_be_parsed_at_once(lines):
             return None
         folded = lines.lower()
@@ -112,7 +110,7 @@ class JsonReader:
         except pa.ArrowException:
             return None
         if rows.num_rows != sum(map(bool, map(bytes.strip, lines.split(b"\n")))):
-            return None  # several objects in a line
+            return None  # a line has several objects
         columns = {name: rows.column(name) for name in wire}
         columns = {
             name: column for name, column in columns.items() if mentions[name] or column.null_count < len(column)
@@ -120,7 +118,7 @@ class JsonReader:
         if not columns and rows.num_rows:
             return None
         if any(name in self.defaults and column.null_count for name, column in columns.items()):
-            return None  # null or absent: Arrow does not say
+            return None  # Arrow does not distinguish null from absent
         if not all(_is_finite(chunk) for column in columns.values() for chunk in column.chunks):
             return None
         return pa.table({name: self._convert_column(name, column) for name, column in columns.items()})
@@ -133,12 +131,12 @@ class JsonReader:
 
 
 def can_be_parsed_at_once(lines: bytes) -> bool:
-    """Return whether Arrow's parser may read these lines: a ``null`` in place of an object crashes the process."""
+    """Return whether Arrow can parse the lines. A ``null`` in place of an object would crash the process."""
     return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
 def json_lines(body: bytes) -> bytes:
-    """Return an array of objects, or one object, as lines, each with the object's original text.
+    """Convert an array of objects, or one object, to one line per object, with its original text.
 
     Raises `SchemaMismatchError` for other or invalid JSON.
     """
@@ -146,7 +144,7 @@ def json_lines(body: bytes) -> bytes:
 
 
 def json_objects(body: bytes) -> list[str]:
-    """Return the text of each object of an array, or of one object, each on one line. Raises as `json_lines`."""
+    """Return the text of each object, without line breaks. See `json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
         objects = list(_split_objects(text))
@@ -183,12 +181,12 @@ def _split_objects(text: str) -> list[str]:
 
 def _single_value(text: str, begin: int, end: int) -> str:
     if text[end:].strip(_BLANKS):
-        raise ValueError(f"text behind the value, at character {end}")
+        raise ValueError(f"text after the value, at character {end}")
     return _on_one_line(text[begin:end])
 
 
 def _on_one_line(text: str) -> str:
-    """Replace line breaks, which occur in JSON only between values: inside texts they are escaped."""
+    """Replace line breaks. In JSON they occur only between values, because strings escape them."""
     return text.replace("\n", " ").replace("\r", " ")
 
 
@@ -202,16 +200,16 @@ def _decode_text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise SchemaMismatchError(f"the rows are no UTF-8: {error}; send text in UTF-8") from error
+        raise SchemaMismatchError(f"the rows are not UTF-8: {error}; send text in UTF-8") from error
 
 
 def _may_mention(folded: bytes, name: str) -> bool:
-    """Return whether lower-cased lines may contain the name. Names with special characters may be escaped."""
+    """Return whether lines in lower case may contain the name. Names with special characters may be escaped."""
     return not _PLAIN_NAME.fullmatch(name) or f'"{name.lower()}"'.encode() in folded
 
 
 def _json_wire_type(data_type: pa.DataType) -> pa.DataType | None:
-    """Return the type that Arrow's parser reads a column as; None if it does not support the column."""
+    """Return the type with which Arrow parses a column; None for an unsupported column."""
     if _is_time(data_type):
         return pa.string()
     return data_type if _is_plain(data_type) else None
@@ -222,7 +220,7 @@ def _is_time(data_type: pa.DataType) -> bool:
 
 
 def _is_plain(data_type: pa.DataType) -> bool:
-    """Return whether Arrow's parser reads values of the type as this module does."""
+    """Return whether Arrow parses values of the type as `decode_rows` does."""
     types = pa.types
     if types.is_list(data_type):
         return _is_plain(data_type.value_type)
@@ -238,7 +236,7 @@ def _is_plain(data_type: pa.DataType) -> bool:
 
 
 def _is_finite(array: pa.Array) -> bool:
-    """Return whether no number is NaN or infinite; Arrow accepts such tokens, JSON has none."""
+    """Return whether no number is NaN or infinite. Arrow accepts these tokens, but they are not JSON."""
     types = pa.types
     if types.is_floating(array.type):
         return bool(np.isfinite(array.fill_null(0).to_numpy(zero_copy_only=False)).all())
@@ -254,8 +252,8 @@ def read_csv(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Return the schema and the batches of the rows. Columns match by name, ignoring case.
 
-    Raises `SchemaMismatchError` for quotes that violate RFC 4180 and for a field that does not fit its column, with
-    its line.
+    Raises `SchemaMismatchError` with the line, for quotes that violate RFC 4180 and a field that does not fit its
+    column.
     """
     blocks = _csv_blocks(source, delimiter)
     first, line = next(blocks, (b"", 1))
@@ -264,7 +262,7 @@ def read_csv(
     types = {name: _csv_wire_type(column.type) for name, column in columns.items()}
 
     def parse(data: bytes, names: Sequence[str] | None) -> pa.Table:
-        # From memory: if Arrow's threads called `source`, an error would abort the process when it exits.
+        # Parse from memory: if Arrow's threads called `source`, an error would abort the process at exit.
         rows = pa.csv.read_csv(
             pa.BufferReader(data),
             read_options=pa.csv.ReadOptions(block_size=len(data) + 1, column_names=names),
@@ -299,7 +297,7 @@ def read_csv(
 
 
 def _csv_blocks(source: Any, delimiter: str) -> Iterator[tuple[bytes, int]]:
-    """Yield blocks of whole records with checked quotes, each with the line of its first record."""
+    """Yield blocks of whole records with checked quotes, and the line of the first record in each block."""
     quotes = QuoteCheck(delimiter)
     record_parts: list[bytes] = []  # the start of a record that ends in a later block
     line = 1
@@ -331,9 +329,9 @@ def _csv_header(data: bytes, delimiter: str) -> list[str]:
 def _locate(
     error: Exception, data: bytes, records: Sequence[tuple[int, int]], line: int, parse: Callable[[bytes], object]
 ) -> tuple[Exception, int | None]:
-    """Return the error and line of the first record that cannot be parsed; without a line if each one can be.
+    """Return the error and line of the first invalid record, or ``error`` and None if each record alone is valid.
 
-    ``records`` are ranges of ``data``, which begins at ``line``. Each record is parsed about twice.
+    ``records`` are ranges of ``data``, which starts at ``line``. Each record is parsed about twice.
     """
     low, high = 0, len(records)
     while high - low > 1:
@@ -362,7 +360,7 @@ def _records_of(data: bytes, ends: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _csv_error(error: Exception, line: int | None, header: Sequence[str]) -> Exception:
-    """Return an error that names the line, and the column instead of Arrow's number of it."""
+    """Return an error that names the line, and the column by name instead of by Arrow's number."""
     text = _text_of(error)
     text = re.sub(r"(?<=: )Row #\d+: ", "", text)
     text = re.sub(
@@ -375,7 +373,7 @@ def _csv_error(error: Exception, line: int | None, header: Sequence[str]) -> Exc
 
 
 def _text_of(error: Exception) -> str:
-    """Return the first line of an error's text, without the condition."""
+    """Return the first line of the message, without the error condition."""
     return (str(error) or type(error).__name__).splitlines()[0].removeprefix("SCHEMA_MISMATCH: ")
 
 
@@ -390,14 +388,14 @@ def write_csv(rows: pa.Table) -> bytes:
         pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
     except pa.ArrowException as error:
         raise InvalidOptionError(
-            f"the rows cannot be written as CSV: {error}; choose other columns (columns=), or another format "
+            f"the rows cannot be written as CSV: {error}; select other columns (columns=), or another format "
             "(application/json)"
         ) from error
     return sink.getvalue()
 
 
 def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
-    """Return the table's columns by the names in the header."""
+    """Return name → column, for the names in the header and in the table."""
     exact = {column.name: column for column in schema or ()}
     folded = {column.name.casefold(): column for column in schema or ()}
     matches = {name: exact.get(name, folded.get(name.casefold())) for name in header}
@@ -405,9 +403,9 @@ def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str,
 
 
 def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow's parser reads a column as: text if the column has a form of its own."""
-    is_own = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
-    return pa.string() if is_own else data_type
+    """Return the type with which Arrow parses a column: text if this module decodes the values."""
+    is_decoded_here = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
+    return pa.string() if is_decoded_here else data_type
 
 
 def _decode_table(rows: pa.Table, columns: Mapping[str, pa.Field]) -> pa.Table:
@@ -420,10 +418,7 @@ def _decode_table(rows: pa.Table, columns: Mapping[str, pa.Field]) -> pa.Table:
 
 
 def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
-    """Convert texts to values of a column.
-
-    Raises `SchemaMismatchError`, or an error of Arrow's, for invalid texts.
-    """
+    """Convert texts to values of a column. Raises `SchemaMismatchError` or an Arrow error for invalid texts."""
     if _csv_wire_type(column.type) == column.type:
         return texts.cast(column.type)
     if _is_time(column.type):
@@ -452,8 +447,9 @@ def _is_bytes(data_type: pa.DataType) -> bool:
 class QuoteCheck:
     """Checks the quotes of CSV, block by block.
 
-    A quote outside a quoted field opens one, or is the second of an escaped pair; it must follow the start of a field
-    or another quote. A quote inside closes the field; the end of the field or another quote must follow it.
+    A quote outside of a quoted field opens a field, or is the second quote of an escaped pair. A field boundary or a
+    quote must precede it. A quote inside of a quoted field closes the field. A field boundary or a quote must follow
+    it.
     """
 
     def __init__(self, delimiter: str) -> None:
@@ -461,11 +457,11 @@ class QuoteCheck:
         self._is_inside = False
         self._opened_in = 0
         self._last: int | None = None
-        """The byte before the block."""
+        """The last byte of the previous block."""
         self._line = 1
 
     def check(self, block: bytes) -> npt.NDArray[np.intp]:
-        """Return the positions after the records that end in the block.
+        """Return the end positions of the records that end in the block.
 
         Raises `SchemaMismatchError` for a quote in an unquoted field, and for text after a quoted field.
         """
@@ -474,10 +470,10 @@ class QuoteCheck:
             return np.array([], np.intp)
         quotes = np.flatnonzero(data == _QUOTE)
         is_closing = (np.arange(len(quotes)) + self._is_inside) % 2 == 1
-        self._require(data, quotes[~is_closing], -1, "a quote in a field that does not begin with one")
-        self._require(data, quotes[is_closing], 1, "text behind the quote that closes a field")
+        self._require(data, quotes[~is_closing], -1, "a quote in an unquoted field")
+        self._require(data, quotes[is_closing], 1, "text after the closing quote of a field")
         if self._last == _QUOTE and not self._is_inside and not self._is_boundary(data[:1])[0]:
-            self._fail(data, 0, "text behind the quote that closes a field")
+            self._fail(data, 0, "text after the closing quote of a field")
         breaks = np.flatnonzero((data == _NEW_LINE) | (data == _CARRIAGE_RETURN))
         ends: npt.NDArray[np.intp] = breaks[(np.searchsorted(quotes, breaks) + self._is_inside) % 2 == 0] + 1
         if len(quotes):
@@ -490,10 +486,13 @@ class QuoteCheck:
     def finish(self) -> None:
         """Raise `SchemaMismatchError` for an unclosed quote."""
         if self._is_inside:
-            raise SchemaMismatchError(f"the quote in line {self._opened_in} never closes; close it, or double it")
+            raise SchemaMismatchError(
+                f"the quote in line {self._opened_in} is not closed; close it, or double a quote that is part of the "
+                "value"
+            )
 
     def _require(self, data: npt.NDArray[np.uint8], quotes: npt.NDArray[np.intp], step: int, problem: str) -> None:
-        """Raise unless a field boundary or another quote is adjacent to each of these quotes."""
+        """Raise unless a field boundary or another quote is adjacent to each quote, in direction ``step``."""
         adjacent = quotes + step
         is_in_block = (adjacent >= 0) & (adjacent < len(data))
         wrong = quotes[is_in_block][~self._is_boundary(data[adjacent[is_in_block]])]
@@ -520,7 +519,7 @@ class QuoteCheck:
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """An open file: its schema, its number of rows if known, and its batches, to be read once."""
+    """An open file: its schema, its number of rows if known, and its batches, which can be read once."""
 
     schema: pa.Schema
     num_rows: int | None
@@ -529,18 +528,18 @@ class RowFile:
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """Rules for converting texts of CSV and JSON to values."""
+    """How texts of CSV and JSON are converted to values."""
 
     schema: pa.Schema | None = None
-    """The table's columns. Other columns, and all columns without a schema, get inferred types."""
+    """The columns of the table. The types of other columns are inferred."""
     null_texts: Sequence[str] = ()
     """Texts of CSV fields that mean null, in addition to the empty text."""
     defaults: Mapping[str, pa.Scalar] = field(default_factory=dict)
-    """Values of columns that a row lacks, else null. A column that all rows lack is omitted."""
+    """Values of columns that are missing from a row; null without a default. A column that no row has is omitted."""
 
 
 def file_format(path: str, explicit: str | None) -> str:
-    """Return the explicit format, or that of the file name's suffix. Raises `InvalidOptionError`."""
+    """Return the explicit format, or the format of the suffix of the file name. Raises `InvalidOptionError`."""
     if explicit is not None:
         return explicit
     suffixes = [s.lower() for s in Path(path).suffixes]
@@ -549,8 +548,8 @@ def file_format(path: str, explicit: str | None) -> str:
     by_suffix = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
     if by_suffix is None:
         raise InvalidOptionError(
-            f"the format of {'standard input' if path == STDIN else path} cannot be told from its name; "
-            f"say --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}",
+            f"the format of {'standard input' if path == STDIN else path} is unknown; specify --format "
+            f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         )
     return by_suffix
 
@@ -558,8 +557,8 @@ def file_format(path: str, explicit: str | None) -> str:
 def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdin: IO[bytes]) -> RowFile:
     """Open a file, or ``stdin`` for ``-``; ``stack`` closes it.
 
-    Raises `InvalidOptionError` if the file cannot be read and `SchemaMismatchError` if its content is invalid, here and
-    while its batches are read.
+    This call and reads of the batches raise `InvalidOptionError` if the file cannot be read, and `SchemaMismatchError`
+    if its content is invalid.
     """
     try:
         match format_:
@@ -582,7 +581,7 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
 def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | None = None) -> pa.Table:
     """Read the rows of a request body: an Arrow stream or file, CSV or JSON Lines.
 
-    Raises `SchemaMismatchError` for invalid bytes, and for Arrow data beyond the limits.
+    Raises `SchemaMismatchError` for invalid content, and for Arrow data that exceeds the limits.
     """
     source = pa.BufferReader(body)
     try:
@@ -599,13 +598,13 @@ def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | 
         return pa.Table.from_batches(list(opened.batches), opened.schema)
     except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow raises OSError for some damaged streams
         raise SchemaMismatchError(
-            f"the body holds no rows of the table as {format_}: {_text_of(error)}; check Content-Type and the columns' "
-            "types"
+            f"cannot read the body as {format_} rows of the table: {_text_of(error)}; check Content-Type and the types "
+            "of the columns"
         ) from error
 
 
 def iter_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join consecutive batches with equal columns to tables of about `_PIECE_BYTES_MAX` at most."""
+    """Join consecutive batches with equal columns to tables of at most about `_TABLE_BYTES_MAX`."""
     pending: list[pa.RecordBatch] = []
     pending_bytes = 0
     for batch in batches:
@@ -614,7 +613,7 @@ def iter_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
             pending, pending_bytes = [], 0
         pending.append(batch)
         pending_bytes += batch.nbytes
-        if pending_bytes >= _PIECE_BYTES_MAX:
+        if pending_bytes >= _TABLE_BYTES_MAX:
             yield pa.Table.from_batches(pending)
             pending, pending_bytes = [], 0
     if pending:
@@ -637,9 +636,9 @@ def _unreadable(path: str, error: Exception) -> Exception:
     if isinstance(error, SchemaMismatchError):
         return SchemaMismatchError(f"{name}: {first_line}")
     if isinstance(error, FileNotFoundError):
-        return InvalidOptionError(f"there is no file {name}; check the path")
+        return InvalidOptionError(f"file {name} does not exist; check the path")
     if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):
-        return InvalidOptionError(f"{name} cannot be read: {first_line}")
+        return InvalidOptionError(f"cannot read {name}: {first_line}")
     return SchemaMismatchError(
         f"{name}: {first_line}; check --format and the column's type (--null TEXT names texts that mean null in CSV)"
     )
@@ -688,18 +687,18 @@ def _open_json(source: Any, rules: CsvOptions) -> RowFile:
 
 
 def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
-    """Read JSON Lines in blocks that end with a line, or one array. Without a schema, types are inferred per block."""
+    """Read JSON Lines in blocks of whole lines, or one array. Without a schema, types are inferred per block."""
     reader = JsonReader(rules.schema, rules.defaults) if rules.schema is not None else None
     unit, line, rest = "line", 1, b""
-    block = source.read(_TEXT_BLOCK_BYTES)
-    if block.lstrip().startswith(b"["):  # an array cannot be divided before it is parsed
+    block = source.read(BLOCK_BYTES)
+    if block.lstrip().startswith(b"["):  # an array must be parsed before it can be divided
         unit, block = "row", json_lines(block + source.read())
     while block:
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():
             yield from _read_lines(lines, reader, unit, line)
         line += lines.count(b"\n") + len(newline)
-        block = source.read(_TEXT_BLOCK_BYTES)
+        block = source.read(BLOCK_BYTES)
     if rest.strip():
         yield from _read_lines(rest, reader, unit, line)
 

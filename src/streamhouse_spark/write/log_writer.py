@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
 from streamhouse_spark.log.state import TableState
@@ -22,7 +22,7 @@ from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
 SCHEMA_CHANGES_MAX = 10
-"""Retries of a write after concurrent changes of columns or defaults."""
+"""Retries of a write after concurrent schema changes."""
 _T = TypeVar("_T")
 
 
@@ -32,9 +32,9 @@ def retry_schema_changes(
     write: Callable[[], _T],
     errors: tuple[type[StreamhouseError], ...] = (CommitConflictError,),
 ) -> _T:
-    """Return the result of ``write``, and repeat it if it failed because the schema changed concurrently.
+    """Return the result of ``write``, and retry it if the schema changed concurrently.
 
-    Rows that can be read only once are not written again.
+    If ``rows`` can be read only once, the write is not retried.
     """
     for attempt in itertools.count():
         schema_id = table.state.schema_id
@@ -48,7 +48,7 @@ def retry_schema_changes(
 
 
 class LogTableWriter:
-    """Appends to one table and caches the stager of the last state. Thread-safe."""
+    """Appends to one log table. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
@@ -64,9 +64,9 @@ class LogTableWriter:
         overwrite: bool = False,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Stage and commit rows. Retries if columns were renamed or dropped, or defaults changed, concurrently.
+        """Stage and commit rows, and retry if the schema changed concurrently.
 
-        A materialized table is rejected before the rows or the transaction are checked.
+        Rejects a materialized table before it checks the rows or the transaction.
         """
         require_writable(self.table.state, transaction)
 
@@ -84,7 +84,7 @@ class LogTableWriter:
         removing: Removing | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit rows staged here or in other processes, as `commit_staged`, and compact inline rows if due."""
+        """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_staged`."""
         check_transaction(transaction)
         offsets, committed = commit_staged(
             self.table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
@@ -94,12 +94,14 @@ class LogTableWriter:
         return offsets
 
     def stage(self, rows: Any) -> StagedRows:
-        """Convert the rows with `fit_rows` and stage them."""
-        state, coerced, missing = self.fit_rows(rows)
-        return self.stager(state).stage(coerced, missing)
+        state, converted, missing = self.fit_rows(rows)
+        return self.stager(state).stage(converted, missing)
 
     def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
-        """Convert rows as `convert_rows` does; refresh the schema if the cached one does not have their columns."""
+        """Convert rows to the columns of the table; see `convert_rows`. Refreshes a stale schema.
+
+        Returns the state with the schema, the rows, and the ids of the columns that were missing.
+        """
         table = self.table
         state = table.state
         try:
@@ -115,16 +117,20 @@ class LogTableWriter:
         return convert_rows(rows, schema, table=self.table.name, older=state.schemas)
 
     def identity_ranges(self, state: TableState) -> IdentityRanges | None:
-        """Return the identity ranges that this object allocated; None for a table without an identity column."""
+        """Return the allocator of identity values; None for a table without an identity column."""
         with self._lock:
             identity = state.parsed.identity
             if self._numbers is None and identity is not None:
                 self._numbers = IdentityRanges(self.table.log, identity, self.table.name)
             return self._numbers
 
-    def stager(self, state: TableState) -> RowStager:
-        """Return the stager for a state; see `Table.stager`. Raises `InvalidOptionError` for a primary-key table."""
+    def stager(self, state: TableState | None = None) -> RowStager:
+        """Return the stager for the schema and properties of a state, by default of the cached state.
+
+        Raises `InvalidOptionError` for a primary-key table.
+        """
         table = self.table
+        state = state or table.state
         if state.primary_key:
             raise InvalidOptionError(
                 f"table {table.name} has the primary key {', '.join(state.primary_key)}, and an append could "
@@ -140,7 +146,7 @@ class LogTableWriter:
             return self._cached_stager[2]
 
     def restoring_stager(self, state: TableState) -> RowStager:
-        """Return a stager for former rows of the table, which keep their identity values."""
+        """Return a stager for rows of an earlier version, which keep their identity values."""
         return self._make_stager(state, accepts_identity_values=True)
 
     def _make_stager(self, state: TableState, *, accepts_identity_values: bool = False) -> RowStager:

@@ -1,7 +1,7 @@
-"""`PrimaryKeyTable`: the operations of primary-key tables, in Python and without Spark.
+"""`PrimaryKeyTable`: upserts and deletes by key, without Spark.
 
-Current rows by key are cached in tablets of this host (`streamhouse_spark.kv`), which follow the log. Missing changes
-are read from the log before a tablet is used, so losing a tablet loses nothing.
+The current rows are cached in tablets of this host (`streamhouse_spark.kv`). A tablet is derived from the log, and
+catches up with it before each use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from streamhouse_spark.kv.change_staging import ChangeStager, PreparedChanges
 from streamhouse_spark.kv.log_replay import KeyedLayout
 from streamhouse_spark.kv.merge_engines import FirstRowMerge, MergeEngine
 from streamhouse_spark.kv.partition_overwrite import PartitionOverwriteStager
-from streamhouse_spark.kv.table_config import KeyedProperties, engine_of, parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import KeyedProperties, engine_of, parse_keyed_properties
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action
@@ -56,10 +56,10 @@ _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.ge
 
 
 def parse_keys(keys: Any, names: Sequence[str], table: str) -> Any:
-    """Convert keys to rows. A list holds mappings or tuples of key values, and for a single-column key plain values.
+    """Convert keys to rows: a list of mappings, of tuples of key values or, for a single-column key, of plain values.
 
-    A single key needs no list: a mapping, a value, or for a composite key a tuple. Raises `SchemaMismatchError` if a
-    key does not have the columns of the primary key.
+    A single key may be given without a list: as a mapping, a value or, for a composite key, a tuple. Raises
+    `SchemaMismatchError` if a key does not have the columns of the primary key.
     """
     if isinstance(keys, pa.Array | pa.ChunkedArray) and len(names) == 1:
         return pa.table({names[0]: keys})
@@ -84,15 +84,15 @@ def _parse_key(key: Any, names: Sequence[str], table: str) -> Mapping[str, Any]:
     values = tuple(key) if isinstance(key, tuple | list) else (key,)
     if len(values) != len(names):
         raise SchemaMismatchError(
-            f"a key of {table} is {quote(key)}, expected the values of ({', '.join(names)}), as a tuple in this order "
-            "or as a mapping"
+            f"a key of {table} is {quote(key)}, expected values of ({', '.join(names)}); pass them as a tuple in this "
+            "order or as a mapping"
         )
     return dict(zip(names, values, strict=True))
 
 
 @dataclass(frozen=True)
 class PrimaryKeySchema:
-    """How a table stores rows by key, under one schema and one set of properties."""
+    """How a primary-key table stores rows with one schema and one set of properties."""
 
     name: str
     table_uuid: str
@@ -125,7 +125,7 @@ class PrimaryKeySchema:
 
     @cached_property
     def key_schema(self) -> TableSchema:
-        """The primary key columns in key order, without defaults: a key to look up is complete."""
+        """The primary key columns in key order, without defaults."""
         return without_defaults(self.schema.select(self.properties.primary_key))
 
     @cached_property
@@ -138,7 +138,7 @@ class PrimaryKeySchema:
         return row_buckets(key, self.num_buckets, self.lake_format)
 
     def buckets(self, columns: Sequence[arrow_rows.Column]) -> Iterator[tuple[int, Places | None]]:
-        """Yield each bucket with the indexes of its rows, or with None if there is a single bucket."""
+        """Yield each bucket and the indexes of its rows, or bucket 0 and None if there is a single bucket."""
         if not self.bucket_indexes:
             yield 0, None
             return
@@ -150,12 +150,12 @@ class PrimaryKeySchema:
                 yield bucket, order[start:end]
 
     def batches(self, rows: pa.Table, deleted: Bools) -> dict[int, KeyedBatch]:
-        """Group complete rows by bucket and key; ``deleted`` marks the rows that delete their key."""
+        """Group rows with all columns by bucket and key. ``deleted`` marks the rows that delete their key."""
         columns = self._complete_columns(rows, deleted)
         return {bucket: self._group_rows(columns, deleted, places) for bucket, places in self.buckets(columns)}
 
     def batch(self, rows: pa.Table, deleted: Bools) -> KeyedBatch:
-        """Group rows of a single bucket by key, as `batches` does."""
+        """Group rows of a single bucket by key; see `batches`."""
         return self._group_rows(self._complete_columns(rows, deleted), deleted, None)
 
     def _complete_columns(self, rows: pa.Table, deleted: Bools) -> list[arrow_rows.Column]:
@@ -177,21 +177,18 @@ class PrimaryKeySchema:
         return KeyedBatch.of(keys, columns, deleted, places)
 
     def _encode_keys(self, columns: Sequence[arrow_rows.Column]) -> pa.BinaryArray:
-        """Encode the keys in one array, because they are compared with one another.
-
-        Raises `InvalidOptionError` if they have too many bytes for that.
-        """
+        """Encode the keys of a bucket as one array. Raises `InvalidOptionError` if they are too large for an array."""
         places = self.layout.key_indexes
         num_bytes = sum(columns[place].nbytes for place in places)
         if num_bytes > arrow_rows.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a batch for {self.name} has {num_bytes} bytes of primary keys for one bucket, expected at most "
-                f"{arrow_rows.KEYS_BYTES_MAX}; nothing was written, write it in several batches"
+                f"{arrow_rows.KEYS_BYTES_MAX}; nothing was written, write several smaller batches"
             )
         return self.layout.keys(columns)
 
     def find_inserted_keys(self, batch: KeyedBatch, rows: pa.Table, inserted: Bools) -> Bools:
-        """Return whether each key of the batch is a key of a row that is marked in ``inserted``."""
+        """Return for each key of the batch whether a row that ``inserted`` marks has the key."""
         keys = self._encode_keys(rows.filter(pa.array(inserted)).columns)
         is_inserted: Bools = pc.is_in(batch.keys, value_set=keys).to_numpy(zero_copy_only=False)
         return is_inserted
@@ -205,13 +202,13 @@ class PrimaryKeySchema:
 
 
 def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
-    """Return the schema with defaults that are functions evaluated once, for a statement that starts now."""
+    """Return the schema for a statement that starts now: functions in defaults are evaluated once."""
     schema = evaluate_defaults(shape.schema, StatementContext.of(world))
     return shape if schema is shape.schema else replace(shape, schema=schema)
 
 
 class PrimaryKeyTable:
-    """Writes by key to one table; `Table.keyed` returns one. Thread-safe."""
+    """Writes to one primary-key table. Thread-safe."""
 
     def __init__(self, table: TableHandle) -> None:
         self.table = table
@@ -222,7 +219,7 @@ class PrimaryKeyTable:
         return PrimaryKeyTable, (self.table,)
 
     def shape(self, state: TableState | None = None) -> PrimaryKeySchema:
-        """Return the key-value schema of a state, by default the latest cached one."""
+        """Return the `PrimaryKeySchema` of a state, by default of the cached state."""
         state = state or self.table.state
         with self._lock:
             if (
@@ -248,9 +245,9 @@ class PrimaryKeyTable:
         choosing: Callable[[pa.Table], OverwriteFilterFactory] | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Upsert rows, see `Table.upsert` and `Table.overwrite`.
+        """Upsert rows; see `Table.upsert` and `Table.overwrite`.
 
-        ``choosing`` returns the filter of the rows to replace; ``require`` is as for `commit_staged`.
+        ``choosing`` returns the filter of the rows to replace. ``require`` is called with the state before the commit.
         """
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
@@ -284,22 +281,22 @@ class PrimaryKeyTable:
         return self.write_with_retries(write, keys, transaction)
 
     def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
-        """Convert keys that a caller gave. Raises `SchemaMismatchError`."""
+        """Convert keys to a table of the key columns. Raises `SchemaMismatchError`."""
         return convert_to_schema(
             parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name
         )
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Write rows and delete keys in one record; ``deleted`` marks the rows whose keys are deleted.
+        """Write rows and delete keys in one commit. ``deleted`` marks the rows whose keys are deleted.
 
-        If a key is both deleted and written, the written row wins. Raises `SchemaMismatchError` for a key written
+        If a key is both deleted and written, the written row wins. Raises `SchemaMismatchError` if a key is written
         twice.
         """
         check_transaction(transaction)
         shape = with_statement_context(self.shape(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
         key = shape.key_schema.names
-        # The row of a deleted key has no other values.
+        # Rows that delete a key have no other values.
         nullable = TableSchema(tuple(c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns))
         padded = pad_columns(convert_to_schema(rows, nullable, table=shape.name), shape.schema)
         batches = shape.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
@@ -314,10 +311,10 @@ class PrimaryKeyTable:
         engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
-        """Insert a row for each missing key, with defaults or nulls; existing rows are unchanged.
+        """Insert a row for each missing key, with defaults or nulls. Existing rows are unchanged.
 
-        ``keys`` has the key columns in order. Raises `SchemaMismatchError` if another column is NOT NULL without a
-        default.
+        ``keys`` has the columns of the primary key, in its order. Raises `SchemaMismatchError` if another column is NOT
+        NULL without a default.
         """
         shape = with_statement_context(self.shape(), self.table.world)
         value_columns = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
@@ -327,7 +324,7 @@ class PrimaryKeyTable:
                 f"column '{required[0]}' of {shape.name} is NOT NULL without a default, so rows cannot be inserted "
                 "by key alone; give the column a default"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # the caller may have older names
+        named = keys.rename_columns(list(shape.key_schema.names))  # columns may have been renamed concurrently
         rows = pad_columns(named, shape.schema, with_defaults=True)
         batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
         return self.commit(shape, batches, FirstRowMerge())
@@ -335,7 +332,7 @@ class PrimaryKeyTable:
     def write_with_retries(
         self, write: Callable[[PrimaryKeySchema], BucketOffsets], rows: Any, transaction: Transaction | None
     ) -> BucketOffsets:
-        """Call ``write`` with the latest cached schema, and again if the schema changed concurrently."""
+        """Call ``write`` with the cached schema, and retry with the latest if the schema changed concurrently."""
         check_transaction(transaction)
         return retry_schema_changes(
             self.table,
@@ -366,7 +363,7 @@ class PrimaryKeyTable:
         state: TableState | None = None,
         make: Callable[..., ChangeStager] = ChangeStager,
     ) -> ChangeStager:
-        """Return a stager of changes by ``shape``, with the segment options of a state."""
+        """Return a stager of changes, with the segment options of a state, by default of the cached state."""
         table = self.table
         return make(
             table.storage,
@@ -391,7 +388,7 @@ class PrimaryKeyTable:
         read: ReadVersion | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit as `commit_upsert` does, and compact inline rows if due."""
+        """Commit batches by bucket, and compact inline rows if due. See `commit_upsert`."""
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
         return self._commit(self.stager(shape, engine), batches, require, **how)
 
@@ -404,9 +401,9 @@ class PrimaryKeyTable:
         transaction: Transaction | None = None,
         read: ReadVersion | None = None,
     ) -> BucketOffsets:
-        """Replace the rows of partitions by batches of rows of these partitions, in one commit.
+        """Replace the rows of partitions by ``batches`` of rows of these partitions, in one commit.
 
-        Raises `InvalidOptionError` for a table that does not support deletes, else as `commit_upsert`.
+        Raises `InvalidOptionError` for a table that does not support deletes, and the errors of `commit_upsert`.
         """
         require_deletions(shape)
         engine = engine_of(shape.properties, shape.schema, None)
@@ -414,8 +411,8 @@ class PrimaryKeyTable:
         stager = self.stager(shape, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources))
         none = np.zeros(0, np.bool_)
         empty = shape.batch(shape.schema.arrow.empty_table(), none)
-        every = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
-        return self._commit(stager, every, transaction=transaction, read=read)
+        all_buckets = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
+        return self._commit(stager, all_buckets, transaction=transaction, read=read)
 
     def _commit(
         self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
@@ -434,33 +431,32 @@ class PrimaryKeyTable:
 
 
 def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool) -> None:
-    """Raise `InvalidOptionError` if the merge engine or delete behavior would change the effect of UPDATE."""
+    """Raise `InvalidOptionError` if the merge engine or delete behavior changes the effect of UPDATE or DELETE."""
     if properties.merge_engine != "last_row":
         raise InvalidOptionError(
-            f"table {name}: its merge engine ({MERGE_ENGINE} is {properties.merge_engine}) would change the effect "
-            "of UPDATE, DELETE and MERGE; use INSERT INTO, or a table without a merge engine"
+            f"table {name} does not support UPDATE, DELETE and MERGE, because {MERGE_ENGINE} is "
+            f"{properties.merge_engine}; use INSERT INTO, or a table without a merge engine"
         )
     if deletes and properties.delete_behavior != "allow":
         raise InvalidOptionError(
-            f"table {name} takes no deletions ({DELETE_BEHAVIOR} is {properties.delete_behavior}); use ALTER TABLE … "
-            f"SET TBLPROPERTIES ('{DELETE_BEHAVIOR}' = 'allow'), or leave the deletion out"
+            f"table {name} does not support deletes ({DELETE_BEHAVIOR} is {properties.delete_behavior}); use ALTER "
+            f"TABLE … SET TBLPROPERTIES ('{DELETE_BEHAVIOR}' = 'allow'), or remove the delete"
         )
 
 
 def require_deletions(shape: PrimaryKeySchema) -> None:
-    """Raise `InvalidOptionError` for a table that does not support deletes, whose partitions cannot be replaced."""
+    """Raise `InvalidOptionError` if the table does not support deletes, so that partitions cannot be replaced."""
     if (behavior := shape.properties.delete_behavior) != "allow":
         raise InvalidOptionError(
-            f"table {shape.name} takes no deletions ({DELETE_BEHAVIOR} is {behavior}), and replacing a part of it "
-            "deletes its rows; set the property to allow where the last row wins or columns are aggregated, or "
-            "replace all rows"
+            f"table {shape.name} does not support deletes ({DELETE_BEHAVIOR} is {behavior}), so a part of it cannot be "
+            "replaced; set the property to allow if the last row wins or columns are aggregated, or replace all rows"
         )
 
 
 def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Order the rows of an UPDATE, DELETE or MERGE so that the written row of a key wins over its deletion.
+    """Order the rows of an UPDATE, DELETE or MERGE so that a written row wins over the deletion of its key.
 
-    Raises `InvalidOptionError` as `require_rewritable`.
+    Raises the errors of `require_rewritable`.
     """
     require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
     order = np.argsort(~deleted, kind="stable")
@@ -477,13 +473,13 @@ def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
         f"{name} = {to_python(batch.columns[shape.schema.names.index(name)][row])!r}" for name in shape.key_schema.names
     )
     raise SchemaMismatchError(
-        f"table {shape.name}: the MERGE writes {int(written.max())} rows of one primary key ({key}), of which only one "
-        "can stay; make the rows of its source distinct by the primary key"
+        f"table {shape.name}: the MERGE writes {int(written.max())} rows with the primary key ({key}), expected one; "
+        "deduplicate the rows of the source by the primary key"
     )
 
 
 def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the columns of a partial update without the key; None for whole rows."""
+    """Return the non-key columns of a partial update; None for whole rows."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
@@ -494,8 +490,8 @@ def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> t
     missing = [c.name for c in omitted if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
-            f"column '{missing[0]}' of {shape.name} is NOT NULL and not among the columns of the partial update, so "
-            "it would be null in a new row; write whole rows, or give the column a default"
+            f"column '{missing[0]}' of {shape.name} is NOT NULL and missing from the partial update, so it would be "
+            "null in a new row; write whole rows, or give the column a default"
         )
     return tuple(name for name in shape.schema.names if name in chosen)
 
@@ -508,9 +504,9 @@ def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None)
 
 
 def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
-    """Return all columns of the schema, null where the rows lack them, as in a deletion or a partial update.
+    """Return the rows with all columns of the schema, matched by name. Missing columns are null.
 
-    Columns are matched by name: key columns may have another order than in the table.
+    With ``with_defaults``, a missing column has its default.
     """
     schema = schema if with_defaults else without_defaults(schema)
     present = set(rows.schema.names)
@@ -521,14 +517,14 @@ def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = Fa
 
 
 def drop_ignored_deletions(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
-    """Return the rows without deletions that the table ignores. Raises `InvalidOptionError` if deletes are disabled."""
+    """Drop deletions if the table ignores deletes. Raises `InvalidOptionError` if deletes are disabled."""
     behavior = shape.properties.delete_behavior
     if behavior == "allow" or not deleted.any():
         return rows, deleted
     if behavior == "disable":
         raise InvalidOptionError(
-            f"table {shape.name} takes no deletions (table.delete.behavior is disable), and {int(deleted.sum())} of "
-            f"{rows.num_rows} rows delete; leave them out, or set the property to ignore, or to allow where the last "
+            f"table {shape.name} does not support deletes (table.delete.behavior is disable), but {int(deleted.sum())} "
+            f"of {rows.num_rows} rows are deletes; remove them, or set the property to ignore, or to allow if the last "
             "row wins or columns are aggregated"
         )
     return rows.filter(pa.array(~deleted)), deleted[~deleted]

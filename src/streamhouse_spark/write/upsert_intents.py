@@ -1,9 +1,8 @@
-"""Writes whose rows several processes stage, as intents and prepared changes.
+"""Upserts and deletes by key that several processes stage, as intents and prepared changes.
 
-*Intents* are rows with their effect on their key. The resulting changes depend on the table's rows at the commit. A
-process with all intents of a bucket may *prepare* these changes against the current rows. The commit adds them if the
-bucket has not moved since, and otherwise recomputes them from the intents. So preparing in many processes costs the
-committing process nothing, and wasted work costs no more than its file.
+An *intent* is a row and its effect on the key: upsert or delete. The resulting change depends on the row of the key at
+the commit. A process with all intents of a bucket may *prepare* the changes against the current rows. The commit adds
+prepared changes if the bucket has no newer rows, and otherwise recomputes the changes from the intents.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactor
 from streamhouse_spark.keys.keyed_batch import Bools, KeyedBatch
 from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges, StaleStateError, bucket_position
 from streamhouse_spark.kv.merge_engines import MergeEngine
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
@@ -48,38 +47,34 @@ class BucketIntents(NamedTuple):
     deleted: Bools
     """Whether each row deletes its key."""
     inserted: Bools | None = None
-    """Whether each row is inserted by a MERGE that matched no row; None if that is unknown."""
+    """Whether a MERGE inserts each row because it matched none; None if unknown."""
 
 
 ReadIntents = Callable[[TableSchema], BucketIntents]
-"""Reads the intents of one bucket by a schema of the table."""
+"""Reads the intents of one bucket, with the columns of a schema."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IntentWrite:
-    """How a write turns intents into changes; the same for preparing and committing processes."""
+    """How a statement converts intents to changes. All of its processes have the same value."""
 
     columns: tuple[str, ...] | None = None
     """Columns of a partial update; None for whole rows."""
     overwrites: bool = False
     """Whether the intents replace all rows of the table."""
     rewrites: bool = False
-    """Whether it is an UPDATE, DELETE or MERGE: see `order_deletions_first`."""
-
+    """Whether the statement is UPDATE, DELETE or MERGE; see `order_deletions_first`."""
     now: StatementContext | None = None
-    """The time for defaults that are functions, of columns that a partial update does not name."""
+    """The time at which functions in defaults are evaluated, for columns that a partial update omits."""
 
     def engine(self, shape: PrimaryKeySchema) -> MergeEngine:
         schema = shape.schema if self.now is None else evaluate_defaults(shape.schema, self.now)
         return engine_of(shape.properties, schema, resolve_targets(shape, self.columns))
 
     def batch(self, shape: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
-        """Turn intents into a batch.
-
-        Raises as `drop_ignored_deletions`, `order_deletions_first` and `require_unique_keys` for invalid rows.
-        """
+        """Convert intents to a batch. Raises `InvalidOptionError` and `SchemaMismatchError` for invalid rows."""
         rows, deleted, inserted = read(shape.schema)
         if not self.rewrites:
             return shape.batch(*drop_ignored_deletions(shape, rows, deleted))
@@ -93,17 +88,16 @@ class IntentWrite:
 def prepare(
     keyed: PrimaryKeyTable, write: IntentWrite, intents: Mapping[int, ReadIntents]
 ) -> tuple[PreparedChanges, ...]:
-    """Compute and stage the changes that the intents make now. Durable but not visible when this returns.
+    """Compute and stage the changes that result from the intents and the current rows. They are durable, not visible.
 
-    No other process may have intents of these buckets. Preparing is optional: if it fails, or the table rejects the
-    rows, the bucket is left out, and the commit meets the error.
+    No other process may have intents of these buckets. Buckets that fail are omitted; the commit reports the error.
     """
     changes = []
     for bucket, read in intents.items():
         try:
             prepared = _prepare_changes(keyed, write, bucket, read)
         except StreamhouseError as error:
-            logger.warning("bucket %d of %s is left to who commits, because: %s", bucket, keyed.table.name, error)
+            logger.warning("bucket %d of %s is not prepared before the commit: %s", bucket, keyed.table.name, error)
             continue
         if prepared is not None:
             changes.append(prepared)
@@ -140,19 +134,19 @@ def commit(
     read: ReadVersion | None = None,
     choose: OverwriteFilterFactory | None = None,
 ) -> BucketOffsets:
-    """Commit the changes that the intents of buckets make by the latest cached schema, in one record.
+    """Commit the changes that result from the intents, by the cached schema, in one record.
 
-    ``prepared`` are changes that `prepare` made from **all** intents of their bucket: if they are still valid, the
+    ``prepared`` are changes that `prepare` computed from **all** intents of their bucket. While they are valid, the
     intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
-    partitions, and nothing is prepared.
+    partitions, and prepared changes are ignored.
     """
     shape = keyed.shape()
     if choose is not None:
-        bucket_batches = {bucket: write.batch(shape, of_bucket) for bucket, of_bucket in intents.items()}
-        return keyed.replace_partitions(shape, bucket_batches, choose, transaction=transaction, read=read)
+        all_batches = {bucket: write.batch(shape, read_intents) for bucket, read_intents in intents.items()}
+        return keyed.replace_partitions(shape, all_batches, choose, transaction=transaction, read=read)
     ready = {p.bucket: p for p in prepared if p.matches_schema(shape.layout.schema_id, shape.properties)}
-    batches = _Batches(
-        {bucket: partial(write.batch, shape, bucket_batches) for bucket, bucket_batches in intents.items()}
+    batches = _LazyBatches(
+        {bucket: partial(write.batch, shape, read_intents) for bucket, read_intents in intents.items()}
     )
     for bucket in intents.keys() - ready.keys():  # before the commit attempt, for which other threads wait
         batches[bucket]
@@ -167,7 +161,7 @@ def commit(
     )
 
 
-class _Batches(Mapping[int, KeyedBatch]):
+class _LazyBatches(Mapping[int, KeyedBatch]):
     """Batches of buckets, each computed on first use and cached."""
 
     def __init__(self, makers: Mapping[int, Callable[[], KeyedBatch]]) -> None:

@@ -39,11 +39,11 @@ from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.round import RowsOfLog
 from streamhouse_spark.log import checkpoint
-from streamhouse_spark.log import delete_vectors as masks
+from streamhouse_spark.log import deletion_vectors as masks
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows, Deletion
+from streamhouse_spark.log.deletion_vectors import DeleteRows, Deletion
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range
@@ -358,7 +358,7 @@ def a_rename_while_a_statement_runs() -> None:
     state = table.refresh()
     read = lake_row_ids.take_read_version(table, state)
     rename()
-    with pytest.raises(CommitConflictError, match="put its own lake snapshot"):
+    with pytest.raises(CommitConflictError, match="replaced lake snapshot"):
         lake_row_ids.locate_rows(table, state, read, {0: OffsetSet.dense(0, 1)})
 
 
@@ -401,7 +401,7 @@ def a_rollback_to_before_another_engine_appended() -> None:
     table.append([row(10)])
     tier(table)
     table.delete(where=[("id", "=", 8)])
-    with pytest.raises(InvalidOptionError, match="of files that the lake did not have then"):
+    with pytest.raises(InvalidOptionError, match="in files that are newer than that version"):
         table.rollback_to_version(before)
 
 
@@ -459,7 +459,7 @@ NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
 
 DELETED_ROW_BUGS = (
     # rows with offsets
-    PlantedBug("deleted rows are read", Patch(scan_executor, "deleted_places_within", lambda: NO_POSITIONS)).found_by(
+    PlantedBug("deleted rows are read", Patch(scan_executor, "deleted_rows_within", lambda: NO_POSITIONS)).found_by(
         some_rows_are_deleted, "[0, 1, 2, 3, 4, 5, ...] == [0, 2, 3, 4, 7, 8, ...]"
     ),
     PlantedBug("a tail returns deleted rows", Patch(LogBatch, "without", lambda self: self)).found_by(
@@ -510,7 +510,9 @@ DELETED_ROW_BUGS = (
     ).found_by(a_round_that_is_not_recorded, "assert 4 == 5"),
     PlantedBug(
         "deleted rows are forgotten before the log is trimmed",
-        Patch(masks, "drop_applied_deletes", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))),
+        Patch(
+            state_module, "_deletions_after_apply", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))
+        ),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
         some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were deleted concurrently"
@@ -536,10 +538,10 @@ DELETED_ROW_BUGS = (
         Patch(PaimonLake, "wait_until_durable", lambda snapshot: snapshot),
     ).found_by(
         a_rename_over_a_round_with_deletions,
-        "LakeRolledBackError: ...the lake went back to before partitions were dropped",
+        "LakeRolledBackError: ...the lake was rolled back to before partitions were dropped",
     ),
     PlantedBug(
-        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "leaves_out_deleted", False)
+        "rows deleted before a round are written into a Paimon lake", Patch(PaimonLake, "omits_deleted_rows", False)
     ).found_by(a_life_with_a_paimon_lake, "At index 6 diff: 7 != 8"),
     PlantedBug(
         "rewritten Paimon files name the offsets of deleted rows",
@@ -576,24 +578,24 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rewrite_before_the_round, "] == [1, ...Right contains "),
     PlantedBug(
         "positions of an older lake snapshot are used in a newer one",
-        *(Patch(module, "have_same_files", lambda: True) for module in (masks, lake_row_ids)),
+        Patch(state_module.TableState, "has_same_lake_files", lambda: True),
     ).found_by(a_file_is_replaced_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a lake snapshot with other files is recorded", Patch(record_snapshot, "unapplied_file_deletes", lambda: ())
-    ).found_by(a_rewrite_before_the_round, "SnapshotExpiredError: ...which may lie in other files of snapshot"),
+    ).found_by(a_rewrite_before_the_round, "SnapshotExpiredError: ...which may be in other files of snapshot"),
     PlantedBug(
         "checkpoints omit deleted rows of lake files",
         Patch(Deletion, "to_json", lambda original, self: original(self=replace(self, files={}, snapshot_id=None))),
     ).found_by(a_checkpoint_of_deleted_file_rows, "files={}, snapshot_id=None"),
     PlantedBug(
         "other engines are assumed to add no rows to a Paimon lake",
-        Patch(PaimonLake, "adds_only_own_rows", lambda: True),
+        Patch(PaimonLake, "adds_no_foreign_rows", lambda: True),
     ).found_by(a_rollback_to_before_another_engine_appended, "DID NOT RAISE ...InvalidOptionError"),
     PlantedBug(
         "Paimon files lose the row before the deleted one",
         Patch(
             copy_on_write,
-            "deleted_places_within",
+            "deleted_rows_within",
             lambda original, deleted: original(deleted=np.maximum(deleted - 1, 0)),
         ),
     ).found_by(rows_of_paimon_files_are_deleted, "[1, 2, 3, 5] == [0, 2, 3, 4]"),
@@ -610,7 +612,7 @@ DELETED_ROW_BUGS = (
     ).found_by(an_append_while_a_round_writes, "assert 0 == 1"),
     PlantedBug(
         "a Paimon snapshot is known by its number alone",
-        Patch(PaimonLake, "snapshot_mark", lambda snapshot_id: f"{snapshot_id}"),
+        Patch(PaimonLake, "snapshot_identity", lambda snapshot_id: f"{snapshot_id}"),
     ).found_by(a_rename_while_a_statement_runs, NO_CONFLICT),
     PlantedBug(
         "a read does not require the files of deleted rows", Patch(scan_planning, "_require_files", lambda: None)

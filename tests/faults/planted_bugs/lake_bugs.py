@@ -153,10 +153,10 @@ def a_column_whose_fields_swap_their_names() -> None:
     table = run.warehouse.create_table("sales.inside", "id BIGINT, s STRUCT<a: INT, b: INT>")
     table.append([{"id": 1, "s": {"a": 1, "b": 10}}])
     rows = pa.Table.from_pylist([{"id": 2, "s": {"a": 2, "b": 20}}], schema=table.schema)
-    staged = table.stager().stage(rows)
+    staged = table.log_writer.stager().stage(rows)
     run.warehouse.table("sales.inside").alter(rename_columns={"s.a": "b", "s.b": "a"})
     with suppress(CommitConflictError):
-        table.commit(staged)
+        table.log_writer.commit(staged)
     assert table.to_arrow().to_pylist() == [{"id": 1, "s": {"b": 1, "a": 10}}]
 
 
@@ -177,7 +177,7 @@ def a_tag_that_is_made_while_snapshots_expire() -> None:
     for _ in range(3):
         run.append()
         sc.tier(table)
-    lake, choose = table.open_lake().place.find(), iceberg_expiry.find_expirable
+    lake, choose = table.open_lake().binding.find(), iceberg_expiry.find_expirable
 
     def then_tag(*args: Any, **kwargs: Any) -> Any:
         doomed = choose(*args, **kwargs)
@@ -401,7 +401,7 @@ LAKE_BUGS = (
         Patch(tiering, "record_snapshot", lambda original, lake, log: original(lake=HereLake(lake, log))),
     ).found_by(
         a_round_whose_lake_is_no_longer_the_tables,
-        "CorruptDataError: ...is missing, and the log recorded",
+        "CorruptDataError: ...which the log recorded, needs it",
     ),
     PlantedBug(
         "a lake restored from before a drop is not detected",
@@ -448,7 +448,7 @@ LAKE_BUGS = (
         ),
     ).found_by(
         sweeping(sc.CompactPaimon, "crash after"),
-        "LAKE_ROLLED_BACK: ... the lake holds bucket 0 up to offset 0, it held it up to 9 before",
+        "LAKE_ROLLED_BACK: ... the lake has bucket 0 up to offset 0, expected 9",
     ),
     PlantedBug(
         "Paimon expiry deletes the newest snapshots first",

@@ -26,8 +26,14 @@ from faults.slot_model import check_all_ways
 from faults.sweep import sweep_scenario
 from faults.test_restored_writes import Staged, check_restored_before_each_call
 from faults.turns import in_turns
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, name_key, parse_table_name, segment_key
 from streamhouse_spark.core.types import TablePath, Transaction
+from streamhouse_spark.core.warehouse_layout import (
+    checkpoint_hint_key,
+    checkpoint_key,
+    name_key,
+    parse_table_name,
+    segment_key,
+)
 from streamhouse_spark.errors import (
     CommitConflictError,
     CommitStateUnknownError,
@@ -39,7 +45,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv import change_staging, log_replay, upsert_commit
 from streamhouse_spark.kv.change_staging import WriteOverlay
-from streamhouse_spark.log import checkpoint, commit_log, idempotency, staging, transactions
+from streamhouse_spark.log import checkpoint, commit_log, commit_validation, staging, transactions
 from streamhouse_spark.log import commit_log as commit_errors
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import state as state_module
@@ -56,7 +62,7 @@ from streamhouse_spark.log.group_commit import (
     RecordBuilder,
     results_of_record,
 )
-from streamhouse_spark.log.history_epochs import HistoryIndex
+from streamhouse_spark.log.history_index import HistoryIndex
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments import multi_bucket_writer
@@ -323,14 +329,14 @@ def group_appends_at_every_put() -> None:
 
 def appends_together_after_a_pause() -> None:
     """The cached state is too old to join calls to it, so the leader reads the log first."""
-    with mock.patch.object(commit_log, "FLOOR_CHECK_MS", -1):
+    with mock.patch.object(commit_log, "WATERMARK_CHECK_MS", -1):
         appends_together()
 
 
 def appends_together_and_an_interrupt() -> None:
     """The thread that commits for all is interrupted after the put, before it notes an outcome."""
     run = prepared(AppendTogether())
-    table, landed, interrupts = run.open(), CommitQueue.landed, [KeyboardInterrupt()]
+    table, landed, interrupts = run.open(), CommitQueue.set_stored_results, [KeyboardInterrupt()]
     batches = [run.history.new_batch(2) for _ in range(3)]
 
     def interrupted(calls: CommitQueue, outcomes: Mapping[str, CommitResult]) -> None:
@@ -338,7 +344,7 @@ def appends_together_and_an_interrupt() -> None:
             raise interrupts.pop()
         landed(calls, outcomes)
 
-    with mock.patch.object(CommitQueue, "landed", interrupted):
+    with mock.patch.object(CommitQueue, "set_stored_results", interrupted):
         answers = in_turns([lambda b=b: run.history.append(table, b) for b in batches])
     assert [type(answer) for answer in answers].count(KeyboardInterrupt) == 1
     run.check()
@@ -348,7 +354,7 @@ def appends_together_and_an_interrupt() -> None:
 
 
 def won_without_stale_floors(original: Any, self: CommitLog, before: TableState, stored: Record) -> Any:
-    is_stale = self._world.clock.boot_ms() - self._floor_checked_ms > commit_log.FLOOR_CHECK_MS
+    is_stale = self._world.clock.boot_ms() - self._watermark_checked_ms > commit_log.WATERMARK_CHECK_MS
     return original() if is_stale else self._advance(before, stored)
 
 
@@ -411,9 +417,9 @@ def plan_trim_of_one_more_segment(original: Any, state: TableState) -> Any:
     return starts
 
 
-def write_checkpoint_unread(storage: Storage, state: TableState, floor_index: int, floor: int) -> None:
+def write_checkpoint_unread(storage: Storage, state: TableState, watermark_index: int, low_watermark: int) -> None:
     with suppress(ObjectExistsError):
-        data = checkpoint._encode_checkpoint(state, floor_index=floor_index, floor=floor)
+        data = checkpoint._encode_checkpoint(state, watermark_index=watermark_index, low_watermark=low_watermark)
         storage.put_if_absent(checkpoint_key(state.table_uuid, state.version), data)
     storage.put(checkpoint_hint_key(state.table_uuid), str(state.version).encode())
 
@@ -436,10 +442,10 @@ def neighbours_outcomes(original: Any) -> Any:
     return zip((attempt for attempt, _ in found), answers[1:] + answers[:1], strict=True)
 
 
-def fail_members(group: RecordBuilder) -> None:
-    for member in group.members:
+def fail_members(builder: RecordBuilder) -> None:
+    for member in builder.requests:
         member.error = CommitConflictError("one attempt of the record was rejected; nothing was written")
-    group.members.clear()
+    builder.requests.clear()
 
 
 def join_or_fail_all(original: Any, self: RecordBuilder) -> bool:
@@ -449,25 +455,25 @@ def join_or_fail_all(original: Any, self: RecordBuilder) -> bool:
     return has_joined
 
 
-def judge_or_fail_all(original: Any, call: PendingCommit, group: RecordBuilder) -> bool:
-    num_members, takes_more = len(group.members), original()
-    if len(group.members) == num_members and not call.is_done:
-        fail_members(group)
+def judge_or_fail_all(original: Any, request: PendingCommit, builder: RecordBuilder) -> bool:
+    num_members, takes_more = len(builder.requests), original()
+    if len(builder.requests) == num_members and not request.is_done:
+        fail_members(builder)
     return takes_more
 
 
-def answer_then_put_group(original: Any, group: RecordBuilder) -> None:
-    before = group.before
-    coming = replace(group.record("f" * 32), actions=group.body.actions)
+def answer_then_put_group(original: Any, builder: RecordBuilder) -> None:
+    before = builder.before
+    coming = replace(builder.record("f" * 32), actions=builder.body.actions)
     answers = dict(results_of_record(before, fold(before, coming), coming))
-    for member in group.members[1:]:
-        member.outcome = answers[member.attempt]
+    for member in builder.requests[1:]:
+        member.result = answers[member.attempt]
     original()
 
 
 def store_state_then_outcomes(self: CommitLog, before: TableState, stored: Record) -> TableState:
     self._state = state = fold(before, stored)
-    self._queue.landed(dict(results_of_record(before, state, stored)))
+    self._queue.set_stored_results(dict(results_of_record(before, state, stored)))
     return state
 
 
@@ -494,7 +500,7 @@ def look_without_unsure(original: Any, failure: StorageError) -> PutResult[Any]:
 
 
 BELIEVES_STAGED_OBJECTS = Patch(commit_log, "require_stored", lambda: None)
-FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own={}))
+FORGETS_OWN_ATTEMPTS = Patch(CommitLog, "_fold_to_tail", lambda original: original(own_results={}))
 RETURNS_NEIGHBOURS_OUTCOMES = Patch(commit_log, "results_of_record", neighbours_outcomes)
 JUDGES_ON_THE_STATE_BEFORE = Patch(
     RecordBuilder, "state", lambda original, self: replace(original(), transactions=self.before.transactions)
@@ -570,7 +576,7 @@ LOG_BUGS = (
     ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
     PlantedBug(
         "a dropped table accepts rows",
-        *(Patch(module, "require_not_dropped", lambda: None) for module in (idempotency, staging)),
+        *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, staging)),
     ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
     PlantedBug(
         "listing tables stops at a damaged table", Patch(names, "iter_table_names", named_tables_without_errors)
@@ -581,9 +587,9 @@ LOG_BUGS = (
     PlantedBug(
         "a stored transaction is written again", Patch(commit_log, "find_stored_transaction", lambda: None)
     ).found_by(sweeping(sc.AppendTransaction, "crash after"), STORED_TWICE),
-    PlantedBug("a stored request is written again", Patch(idempotency, "_find_request_outcome", lambda: None)).found_by(
-        sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"
-    ),
+    PlantedBug(
+        "a stored request is written again", Patch(commit_validation, "_find_request_outcome", lambda: None)
+    ).found_by(sweeping(sc.AppendRequest, "crash after"), "DID NOT RAISE ...IdempotencyKeyReusedError"),
     PlantedBug(
         "only the newest version of a transaction is known",
         Patch(commit_log, "find_stored_transaction", known_in_its_newest_version),
@@ -597,7 +603,7 @@ LOG_BUGS = (
     PlantedBug(
         "an older batch of a stream is taken for a replay",
         Patch(
-            idempotency,
+            commit_validation,
             "find_stored_outcome",
             lambda original, transaction: original(transaction=replace(transaction, batch=None)),
         ),
@@ -633,7 +639,7 @@ LOG_BUGS = (
         Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
-        "rows were staged so long ago (1000 ms) that maintenance may have deleted them",
+        "rows were staged 1000 ms ago, and maintenance may have deleted them since",
     ),
     PlantedBug(
         "trimming removes one segment too many", Patch(retention, "plan_trim", plan_trim_of_one_more_segment)

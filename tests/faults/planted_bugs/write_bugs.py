@@ -70,7 +70,7 @@ from streamhouse_spark.log import compaction, staging
 from streamhouse_spark.log.actions import Append, Drop, Trim
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import DeleteRows, PartitionDropRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, PartitionDropRows
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import statistics
 from streamhouse_spark.log.segments.reader import InlineRecords
@@ -89,6 +89,7 @@ from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse import warehouse as table_resolution
 from streamhouse_spark.warehouse.creation import make_create_action
+from streamhouse_spark.write.auto_compaction import merge_inline
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
 
@@ -197,7 +198,7 @@ def two_updates_about_each_others_rows() -> None:
 
 
 def two_updates_and_a_compaction() -> None:
-    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), lambda table: table.merge_inline())
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), merge_inline)
 
 
 def a_merge_that_inserts_a_key_that_is_there() -> None:
@@ -266,7 +267,7 @@ def a_stream_after_a_compaction() -> None:
     query = Query("d.t$changelog")
     query.run(wh)
     update_delete_and_insert(table)
-    table.merge_inline()
+    merge_inline(table)
     query.run(wh)
     found = [row for row in kinds_of_changes(query.rows) if row[1] != "insert"]
     assert found == [(1, "update_before"), (2, "delete"), (11, "update_after")]
@@ -303,7 +304,7 @@ def a_drop() -> None:
 
 
 def a_drop_that_an_earlier_version_recorded() -> None:
-    right = record_snapshot.make_partition_drops
+    right = record_snapshot.find_partition_drops
 
     def named(*given: Any) -> Any:
         return [replace(one, files={}, snapshot_id=None, total=None) for one in right(*given)]
@@ -311,7 +312,7 @@ def a_drop_that_an_earlier_version_recorded() -> None:
     table = table_by_region()
     table.append([row(6)])
     before = table.refresh().version
-    with mock.patch.object(record_snapshot, "make_partition_drops", named):
+    with mock.patch.object(record_snapshot, "find_partition_drops", named):
         table.drop_partition(EU)
     with pytest.raises(InvalidOptionError):
         changes(table, before + 1, table.refresh().version)
@@ -558,7 +559,7 @@ WRITE_BUGS = (
     PlantedBug(
         "a table is dropped before its replacement is named",
         Patch(warehouse_replacement, "commit_replacement", drop_then_name),
-    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...tables there: none"),
+    ).found_by(a_crash_while_a_table_is_replaced, "TableNotFoundError: ...available: none"),
     # UPDATE, DELETE and MERGE by key
     PlantedBug(
         "an update ignores concurrent writes of its keys", Patch(ConflictChecker, "_require_unwritten", lambda: None)
@@ -686,6 +687,7 @@ WRITE_BUGS = (
         "a retried task starts where its batch started",
         Patch(RealTimeStreamWriter, "_report_stored", lambda: StagedCommitMessage(None, counts=STORED_KEY + "{}")),
     ).found_by(
-        a_task_fails_after_its_first_commit, "CommitConflictError: ...version 3 of...follows -1, and 2 is stored"
+        a_task_fails_after_its_first_commit,
+        "CommitConflictError: ...version 3 of...follows version -1, but version 2 is stored",
     ),
 )

@@ -112,7 +112,7 @@ def shrunk(house: Lakehouse, seed: int, steps: int, found: DifferenceError) -> D
 
 
 def show(figures: Figures) -> None:
-    for title in ("statements", "refusals", "upkeep", "checks", "seconds"):
+    for title in ("statements", "rejections", "upkeep", "checks", "seconds"):
         counts = getattr(figures, title)
         print(f"{title}: {counts.total():.0f}")  # noqa: T201
         for kind, count in sorted(counts.items()):

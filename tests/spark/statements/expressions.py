@@ -88,8 +88,8 @@ class Expressions:
 
     # -- values ---------------------------------------------------------------------------------------------------
 
-    def value(self, wanted: Column, *, anew: bool = False) -> str:
-        """An expression for a column; ``full_refresh`` without the column's own old value."""
+    def value(self, wanted: Column, *, ignores_old: bool = False) -> str:
+        """Return an expression for a column; with ``ignores_old`` it does not use the old value of the column."""
         if not wanted.is_given:
             return null(wanted)
         alike = [c.name for c in self.columns if c.kind == wanted.kind and not (wanted.required and not c.required)]
@@ -98,7 +98,7 @@ class Expressions:
         name = self.prefix + self.rng.choice(alike)
         own = self.prefix + wanted.name
         is_here = any(c.name == wanted.name and c.kind == wanted.kind for c in self.columns)
-        if anew or not is_here or wanted.name in ("id", "day"):
+        if ignores_old or not is_here or wanted.name in ("id", "day"):
             return name if wanted.name != "day" or wanted.required else literal(self.rng, wanted)
         match wanted.kind:
             case "INT":

@@ -186,7 +186,7 @@ class Grammar:
     def sets(self, prefix: str, *, of: Expressions | None = None) -> str:
         chosen = self.rng.sample(self.target.changeable, self.rng.randint(1, min(3, len(self.target.changeable))))
         source = of or self.of(prefix)
-        return ", ".join(f"{c.name} = {source.value(c, full_refresh=of is not None)}" for c in chosen)
+        return ", ".join(f"{c.name} = {source.value(c, ignores_old=of is not None)}" for c in chosen)
 
     def update(self) -> Statement:
         condition, word = self.condition()
@@ -269,9 +269,7 @@ class Grammar:
             return "INSERT *", f"INSERT ({names}) VALUES ({values})"
         columns = [c for c in self.target.columns if c.name in ("id", "day") or self.rng.random() < 0.5]
         of = self.of("s.")
-        values = ", ".join(
-            f"s.{c.name}" if c.name in ("id", "day") else of.value(c, full_refresh=True) for c in columns
-        )
+        values = ", ".join(f"s.{c.name}" if c.name in ("id", "day") else of.value(c, ignores_old=True) for c in columns)
         text = f"INSERT ({', '.join(c.name for c in columns)}) VALUES ({values})"
         return text, text
 

@@ -37,16 +37,16 @@ NO_BRANCH = "cannot have branches"
 PARTITIONED = "partitioned anew since"
 CHECK = "constraint"
 REFUSALS = {
-    TWO_ROWS: r"rows of one primary key|inserts a row under a primary key that a row has",
+    TWO_ROWS: r"rows with the primary key|inserts a row under a primary key that a row has",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
     OUTSIDE: r"new rows do not match the condition",
     CONFLICT: r"COMMIT_CONFLICT",
     GONE: r"OFFSETS_TRIMMED|SNAPSHOT_EXPIRED",
     COLUMNS_CHANGED: r"rolled back to commit \d+: its columns changed since|columns of .* changed after commit",
-    CHECK: r"are in breach of constraint|NEW_CHECK_CONSTRAINT_VIOLATION",
+    CHECK: r"violate constraint|NEW_CHECK_CONSTRAINT_VIOLATION",
     PARTITIONED: r"its partitioning was changed since|the partitioning of .* was changed after commit",
     NO_BRANCH: r"cannot have branches: it has an identity column",
-    NO_CLONE: r"has a Paimon lake: Paimon looks for data files in their table",
+    NO_CLONE: r"it has a Paimon lake, whose files two tables cannot share",
     NOT_TOLD: r"cannot be rolled back to commit \d+: (rows left it|its lake was built|a partition was)",
 }
 """Reasons why a statement may be refused → the text that says so. Any other error is a difference."""

@@ -24,7 +24,7 @@ class Figures:
     seconds: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Figures) -> None:
-        for name in ("statements", "refusals", "upkeep", "checks", "seconds"):
+        for name in ("statements", "rejections", "upkeep", "checks", "seconds"):
             getattr(self, name).update(getattr(other, name))
 
 

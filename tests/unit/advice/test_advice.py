@@ -14,7 +14,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import StreamhouseError, Transaction
-from streamhouse_spark.core.paths import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key, name_key, parse_table_name, segment_key
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow, lossy_at
@@ -37,7 +37,7 @@ def a_missing_record(place: Place) -> Case:
 
 def a_missing_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))
@@ -48,7 +48,7 @@ def a_missing_segment(place: Place) -> Case:
 
 def a_damaged_segment(place: Place) -> Case:
     table = place.table()
-    table.stager()._inline_bytes_max = 0
+    table.log_writer.stager()._inline_bytes_max = 0
     table.append([{"id": 20}])
     uuid = next(s.uuid for s in table.state.live_segments() if s.uuid is not None)
     whole = place.memory.read(key := segment_key(place.uuid, uuid))
@@ -278,7 +278,9 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "is missing although records follow it; restore this file",
     ),
     a_missing_segment: Advice(
-        "CORRUPT_DATA", r"/segments/.* is missing .*restore it", "is missing although the table names it; restore it"
+        "CORRUPT_DATA",
+        r"/segments/.* is missing .*restore this file",
+        "is missing although the table names it; restore this file",
     ),
     a_damaged_segment: Advice("CORRUPT_DATA", r"/segments/.*restore this file", "restore this file"),
     a_damaged_name: Advice("CORRUPT_DATA", r"/names/00000001\.json .*restore this file", "restore this file"),
@@ -311,44 +313,44 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "rebuild the lake from the log (streamhouse retier)",
     ),
     a_lost_manifest: Advice(
-        "SNAPSHOT_EXPIRED", r"run the query again. If it is gone then too, .*retier", "If it is gone then too"
+        "SNAPSHOT_EXPIRED", r"retry the query. If the error persists, .*retier", "If the error persists"
     ),
     a_place_that_another_table_has: Advice(
         "LAKE_MISMATCH",
-        r"build the lake at another place \(streamhouse retier\)",
-        "build the lake at another place (streamhouse retier)",
+        r"rebuild the lake at another location \(streamhouse retier\)",
+        "rebuild the lake at another location (streamhouse retier)",
     ),
     rows_that_are_in_a_lost_lake_alone: Advice(
         "OFFSETS_TRIMMED",
-        r"give these rows up with allow_loss=True",
-        "give these rows up with allow_loss=True",
+        r"accept the loss with ",
+        "accept the loss with ",
     ),
     rows_that_are_in_neither: Advice(
         "LAKE_ROLLED_BACK",
-        r"give them up \(streamhouse retier --allow-loss\)",
-        "or give them up (streamhouse retier --allow-loss)",
+        r"accept the loss \(streamhouse retier --allow-loss\)",
+        "or accept the loss (streamhouse retier --allow-loss)",
     ),
     tiering_a_lake_that_is_disabled: Advice(
-        "INVALID_OPTION", r"set it to true", "so nothing is tiered; set it to true"
+        "INVALID_OPTION", r"set it to true", "table.datalake.enabled is false; set it to true"
     ),
     the_lake_of_a_table_without_one: Advice(
         "INVALID_OPTION", r"set it to true, then tier the table", "set it to true, then tier the table"
     ),
-    a_lake_commit_whose_outcome_is_unknown: Advice(
-        "COMMIT_STATE_UNKNOWN", r"run the same tiering again", "run the same tiering again"
+    a_lake_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"retry the round", "retry the round"),
+    a_commit_whose_outcome_is_unknown: Advice(
+        "COMMIT_STATE_UNKNOWN", r"\$commits for attempt [0-9a-f]{32}", "$commits"
     ),
-    a_commit_whose_outcome_is_unknown: Advice("COMMIT_STATE_UNKNOWN", r"attempt [0-9a-f]{32} in \$commits", "$commits"),
     a_transaction_of_another_query: Advice(
         "TRANSACTION_CONFLICT",
-        r"another txnAppId, .*forget_transactions\('app'\)",
-        "Choose another txnAppId, or forget this one",
+        r"another txnAppId\. .*forget_transactions\('app'\)",
+        "Choose another txnAppId",
     ),
     changes_that_were_trimmed: Advice(
         "OFFSETS_TRIMMED", r"table\.tail\(start='earliest'\)", "table.tail(start='earliest')"
     ),
     a_time_before_the_log: Advice("OFFSETS_TRIMMED", r"read the lake as of that time", "read the lake as of that time"),
     a_lake_snapshot_that_is_not_there: Advice(
-        "SNAPSHOT_EXPIRED", r"the newest kept are .*choose one of them", "choose one of them"
+        "SNAPSHOT_EXPIRED", r"the latest retained ones are .*choose one of them", "choose one of them"
     ),
 }
 

@@ -85,26 +85,26 @@ def writing_beside_quick_writers(place: Place) -> Case:
 
 
 def rows_staged_for_a_table_that_was_made_anew(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.warehouse().drop_table("t")
     place.create()
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == [20]
 
 
 def rows_staged_long_ago(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.clock.advance(STAGED_AGE_MS_MAX + 1)
-    yield lambda: place.table().commit(staged)
-    place.table().commit(place.table().stager().stage(place.rows(20)))
+    yield lambda: place.table().log_writer.commit(staged)
+    place.table().log_writer.commit(place.table().log_writer.stager().stage(place.rows(20)))
     assert ids(place.table().to_arrow()) == list(range(21))
 
 
 def rows_staged_by_other_columns(place: Place) -> Case:
-    staged = place.table().stager().stage(place.rows(20))
+    staged = place.table().log_writer.stager().stage(place.rows(20))
     place.table().alter(rename_columns={"id": "number"})
-    yield lambda: place.table().commit(staged)
+    yield lambda: place.table().log_writer.commit(staged)
     place.table().append([{"number": 20}])
     assert sorted(place.table().to_arrow()["number"].to_pylist()) == list(range(21))
     place.table().alter(rename_columns={"number": "id"})
@@ -229,14 +229,14 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     creating_a_table_beside_others: Advice("COMMIT_CONFLICT", "creating default.n lost .* try again", "try again"),
     renaming_a_table_beside_others: Advice("COMMIT_CONFLICT", "naming a table default.n .* try again", "try again"),
     writing_beside_quick_writers: Advice(
-        "COMMIT_CONFLICT", "try again or write fewer, larger batches", "try again or write fewer, larger batches"
+        "COMMIT_CONFLICT", "retry, or write fewer, larger batches", "retry, or write fewer, larger batches"
     ),
     rows_staged_for_a_table_that_was_made_anew: Advice(
-        "COMMIT_CONFLICT", "dropped and created again; write them again", "write them again"
+        "COMMIT_CONFLICT", "dropped and created again; .*write the rows again", "write the rows again"
     ),
     rows_staged_long_ago: Advice("COMMIT_CONFLICT", "so long ago .* write them again", "write them again"),
     rows_staged_by_other_columns: Advice(
-        "COMMIT_CONFLICT", "write them again by its columns number", "write them again by its columns"
+        "COMMIT_CONFLICT", "write the rows again with its columns number", "write the rows again with its columns"
     ),
     writing_by_key_while_columns_change: Advice(
         "COMMIT_CONFLICT", "columns were altered .* write again", "nothing was written, write again"
@@ -249,12 +249,12 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     rewriting_rows_that_changed: Advice("COMMIT_CONFLICT", "run the statement again", "run the statement again"),
     rewriting_rows_of_another_history: Advice(
-        "DIFFERENT_HISTORY", "run it again", "Nothing was written; run it again on the table as it is now"
+        "DIFFERENT_HISTORY", "retry with", "Nothing was written; retry with the current table"
     ),
-    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "faster; try again", "try again"),
-    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "other writers won", "try again later"),
+    tiering_beside_quick_services: Advice("COMMIT_CONFLICT", "concurrently; retry", "retry"),
+    committing_beside_quick_engines: Advice("COMMIT_CONFLICT", "conflicted with other writers", "retry later"),
     dropping_a_partition_beside_quick_engines: Advice(
-        "COMMIT_CONFLICT", "nothing of .* was dropped, try again", "dropped, try again"
+        "COMMIT_CONFLICT", "nothing of .* was dropped, retry", "dropped, retry"
     ),
 }
 

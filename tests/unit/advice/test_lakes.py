@@ -9,7 +9,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import CorruptDataError, LakeRolledBackError, OffsetRange
-from streamhouse_spark.core.paths import checkpoints_prefix, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoints_prefix, commit_key
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.history import state_at
@@ -26,7 +26,7 @@ def roll_back(place: Place) -> Callable[[], object]:
     tier(place.table())
     second = place.table().lake.newest().id
     if place.lake == "iceberg":
-        iceberg = place.table().open_lake().place.load()
+        iceberg = place.table().open_lake().binding.load()
         iceberg.manage_snapshots().rollback_to_snapshot(first).commit()
         return lambda: iceberg.refresh().manage_snapshots().set_current_snapshot(second).commit()
     folder = f"{place.location}/snapshot/"
@@ -121,15 +121,15 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_lake_that_was_rolled_back_and_is_built_anew: Advice("LAKE_ROLLED_BACK", "retier", "(streamhouse retier)"),
     a_lake_that_was_rolled_back_and_is_rolled_forward: Advice("LAKE_ROLLED_BACK", "roll", "forward to it"),
     a_snapshot_that_is_not_the_recorded_one: Advice(
-        "SNAPSHOT_EXPIRED", "tier it", "tier it, which says more", ("paimon",)
+        "SNAPSHOT_EXPIRED", "tier the table", "tier the table for details", ("paimon",)
     ),
-    a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or not tiered yet; tier it"),
+    a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or never tiered; tier it"),
     a_consumer_that_does_not_say_where_it_is: Advice(
         "CORRUPT_DATA", "delete it", "or delete it where the consumer is no longer needed", ("paimon",)
     ),
     a_tag_that_is_not_there: Advice("SNAPSHOT_EXPIRED", "choose one of them", "choose one of them"),
     following_a_table_that_is_truncated: Advice(
-        "OFFSETS_TRIMMED", "from 'earliest'", "follow it again from 'earliest'"
+        "OFFSETS_TRIMMED", "from 'earliest'", "rows that were read were removed; …"
     ),
     a_commit_that_is_no_longer_known: Advice("SNAPSHOT_EXPIRED", "choose a later commit", "choose a later commit"),
     rows_that_were_trimmed_before_they_were_asked_for: Advice(

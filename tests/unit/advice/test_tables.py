@@ -169,7 +169,7 @@ def a_partition_that_is_lost_with_its_lake(place: Place) -> Case:
 def dropped_rows_that_a_new_lake_would_bring_back(place: Place) -> Case:
     table = place.partitioned()
     with mock.patch.object(
-        record_snapshot, "make_partition_drops", return_value=[]
+        record_snapshot, "find_partition_drops", return_value=[]
     ):  # as an older version of the package dropped it
         table.drop_partition({"p": "a"})
     yield lambda: place.warehouse().table("p").retier()
@@ -413,7 +413,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "INVALID_OPTION", "set the property to allow", "set the property to allow"
     ),
     deletions_that_a_table_with_an_engine_takes_not: Advice(
-        "INVALID_OPTION", "set the property to allow", "set the property to allow where"
+        "INVALID_OPTION", "set the property to allow", "set the property to allow if"
     ),
     deleting_rows_that_a_table_keeps: Advice(
         "INVALID_OPTION", "to ignore", "or set the property to ignore, or to allow"
@@ -434,7 +434,9 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_table_that_was_dropped_meanwhile: Advice("TABLE_NOT_FOUND", "open it again", "open it again by its name"),
     a_name_that_is_taken: Advice("TABLE_EXISTS", "drop it first", "drop it first"),
     renaming_to_a_name_that_is_taken: Advice("TABLE_EXISTS", "drop or rename it", "drop or rename it first"),
-    a_database_with_tables: Advice("DATABASE_NOT_EMPTY", "cascade=True", "or say CASCADE (cascade=True)"),
+    a_database_with_tables: Advice(
+        "DATABASE_NOT_EMPTY", "cascade=True", "or drop them too with CASCADE (cascade=True)"
+    ),
     a_time_before_the_table: Advice("OFFSETS_TRIMMED", "choose a later time", "choose a later time"),
     a_lake_without_snapshots: Advice("SNAPSHOT_EXPIRED", "tier it first", "tier it first"),
     a_time_before_the_lake: Advice("SNAPSHOT_EXPIRED", "choose a later time", "choose a later time"),

@@ -21,7 +21,7 @@ def on_s3(run, s3_server):
 
 
 @pytest.mark.s3
-def test_the_life_of_a_table(on_s3, monkeypatch):
+def test_commands_work_on_a_table_on_s3(on_s3, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY_ID)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_ACCESS_KEY)
     on_s3("create", "t", "--schema", "id BIGINT, name STRING")

@@ -87,7 +87,7 @@ def test_append_of_every_format_gives_the_same_rows(run, table, tmp_path):
 
 
 @pytest.mark.parametrize("format_", ["parquet", "arrow"])
-def test_append_of_binary_formats_from_standard_input(run, table, format_):
+def test_append_reads_binary_formats_from_standard_input(run, table, format_):
     rows = pa.table({"id": pa.array([1, 2], pa.int64())})
     sink = io.BytesIO()
     if format_ == "parquet":
@@ -120,8 +120,8 @@ def test_a_bad_file_among_good_ones_adds_nothing(run, table, tmp_path):
 def test_large_files_are_read_in_pieces(run, table, tmp_path, monkeypatch):
     from streamhouse_spark.write import file_readers as files
 
-    monkeypatch.setattr(files, "_PIECE_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(files, "_TEXT_BLOCK_BYTES", 1 << 14)
+    monkeypatch.setattr(files, "_TABLE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 14)
     path = tmp_path / "rows.jsonl"
     path.write_text(json_lines(*({"id": i, "name": f"name {i}"} for i in range(20_000))))
     before = table.refresh().version
@@ -140,10 +140,10 @@ def test_append_with_a_transaction_adds_its_rows_once(run, table, tmp_path):
     assert (again["rows"], again["duplicate"], again["offsets"]) == (0, True, first["offsets"])
     assert "nothing was added" in run(*call).stdout
     assert ids(table) == [1, 2]
-    assert "go together" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
+    assert "require each other" in run("append", "t", str(tmp_path / "a.csv"), "--txn-app-id", "x", code=2).stderr
 
 
-def test_append_of_no_rows(run, table, tmp_path):
+def test_append_accepts_files_without_rows(run, table, tmp_path):
     for name in ("empty.jsonl", "header.csv"):
         (tmp_path / name).write_text("id\n" if name.endswith("csv") else "")
         assert run("append", "t", str(tmp_path / name), "-o", "json").document["rows"] == 0
@@ -227,8 +227,8 @@ def test_the_line_of_a_wrong_field_is_counted_over_blocks(run, table, monkeypatc
     assert "line 62: column 'id'" in failed.stderr
 
 
-def test_append_of_an_absent_file(run, table):
-    assert run("append", "t", "absent.csv", code=1).stderr.startswith("INVALID_OPTION: there is no file absent.csv")
+def test_append_rejects_an_absent_file(run, table):
+    assert run("append", "t", "absent.csv", code=1).stderr.startswith("INVALID_OPTION: file absent.csv does not exist")
     assert "--format" in run("append", "t", "-", code=1, stdin="").stderr
 
 
@@ -250,7 +250,7 @@ def test_head_limits_columns_and_rows(run, filled):
     assert run("head", "t", "-n", "0", "-o", "json").lines == []
 
 
-def test_head_with_a_condition(run, filled):
+def test_head_filters_rows_by_a_condition(run, filled):
     found = run("head", "t", "--where", "amount > 5 AND name IN ('n7', 'n15', 'n2')", "-o", "json").lines
     assert sorted(row["id"] for row in found) == [7, 15]
     found = run("head", "t", "--where", "id < 2 OR NOT (id <= 17)", "--columns", "id", "-o", "json").lines
@@ -265,7 +265,7 @@ def test_head_shows_values_for_people_and_for_programs(run, filled):
     assert row == {"id": 3, "name": "n3", "amount": "3.00", "at": None}
 
 
-def test_head_of_union_lake_and_views(run, filled):
+def test_head_reads_the_union_the_lake_and_views(run, filled):
     run("tier", "--once")
     filled.append([{"id": 100}])
     names = {name: run("head", name, "-n", "1000", "-o", "json").lines for name in ("t", "t$lake", "t$changelog")}
@@ -290,7 +290,7 @@ def test_head_of_a_lake_that_was_never_tiered_is_empty(run, filled):
 # -- tail -----------------------------------------------------------------------------------------------------------
 
 
-def test_tail_without_following(run, filled):
+def test_tail_without_following_ends_with_the_last_row(run, filled):
     found = run("tail", "t", "--from", "earliest", "--no-follow", "-o", "json").lines
     assert sorted(row["id"] for row in found) == list(range(20))
     for bucket in (0, 1):
@@ -302,7 +302,7 @@ def test_tail_without_following(run, filled):
     assert len(text) == 21
 
 
-def test_tail_from_a_time(run, filled):
+def test_tail_starts_at_a_time(run, filled):
     assert run("tail", "t", "--from", "2000-01-01T00:00:00Z", "--no-follow", "-o", "json").lines
     assert run("tail", "t", "--from", "2999-01-01T00:00:00Z", "--no-follow").stdout == ""
     assert run("tail", "t", "--from", "yesterday", code=1).stderr.startswith("INVALID_OPTION: --from is 'yesterday'")
@@ -316,7 +316,7 @@ def test_tail_follows_until_it_has_enough(run, filled):
 # -- what a table is made of ----------------------------------------------------------------------------------------
 
 
-def test_segments_and_snapshots(run, filled):
+def test_segments_and_snapshots_are_listed_as_json(run, filled):
     assert sum(row["num_rows"] for row in run("segments", "t", "-o", "json").lines) == 20
     assert run("snapshots", "t", "-o", "json").lines == []
     run("tier", "--once")
@@ -327,7 +327,7 @@ def test_segments_and_snapshots(run, filled):
     assert "rows_added" in text
 
 
-def test_history(run, filled):
+def test_history_lists_commits_with_their_engine(run, filled):
     run("tier", "--once")
     first, *others = run("history", "t", "-o", "json").lines
     assert (first["operation"], others[-1]["operation"]) == ("tier", "create")
@@ -360,7 +360,7 @@ def test_append_upserts_by_primary_key(run, keyed):
     assert "primary key     id" in run("describe", "k").stdout
 
 
-def test_variants_as_json_and_csv(run, warehouse, tmp_path):
+def test_variants_are_appended_as_json_and_csv(run, warehouse, tmp_path):
     run("create", "v", "--schema", "id INT, v VARIANT", "-p", "table.datalake.format=paimon")
     rows = [{"id": 1, "v": {"a": [1, 2.5, "x", None]}}, {"id": 2, "v": "text"}, {"id": 3, "v": None}, {"id": 4}]
     run("append", "v", "-", "--format", "json", stdin=json_lines(*rows))

@@ -54,15 +54,15 @@ def test_events_of_one_round_are_not_asked_for(tmp_path):
     words = ["-w", str(tmp_path / "wh"), "tier", "--once", "--lineage", str(tmp_path / "events")]
     result = CliRunner().invoke(streamhouse, words)
     assert result.exit_code != 0
-    assert "--lineage is for the service" in result.output
+    assert "--lineage requires the service" in result.output
     assert not (tmp_path / "events").exists()
 
 
 def test_views_are_refreshed_on_spark_by_the_service_alone(tmp_path):
     sh.Warehouse(str(tmp_path / "wh")).create_table("t", "id INT")
     for words, told in (
-        (["--views"], "--views needs Spark, which runs the queries: give --master 'local[*]', or --spark"),
-        (["--views", "--once", "--spark"], "--views is for the service: leave out --once"),
+        (["--views"], "--views requires Spark, which runs the queries; add --master 'local[*]', or --spark"),
+        (["--views", "--once", "--spark"], "--views requires the service; leave out --once"),
     ):
         result = CliRunner().invoke(streamhouse, ["-w", str(tmp_path / "wh"), "tier", *words])
         assert result.exit_code != 0

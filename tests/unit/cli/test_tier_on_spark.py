@@ -21,7 +21,7 @@ SCRIPT = Path(sys.executable).parent / "streamhouse"
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_tier_on_spark_once_and_as_a_service(run, warehouse, warehouse_path):
+def test_tier_runs_on_spark_once_and_as_a_service(run, warehouse, warehouse_path):
     run("create", "t", "--schema", "id BIGINT", "--buckets", "2", "-p", "bucket.key=id")
     table = warehouse.table("t")
     table.append([{"id": i} for i in range(100)])

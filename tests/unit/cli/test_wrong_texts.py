@@ -247,7 +247,7 @@ def run(words, stdin="id,name,day\n1,a,1\n"):
         ["\udcff"],
     ],
 )
-def test_wrong_words_of_any_command(words):
+def test_unknown_commands_and_options_fail_with_code_2(words):
     result = run(words)
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 2
@@ -264,7 +264,7 @@ def test_a_line_that_is_right(world, name):
 
 
 @pytest.mark.parametrize(("name", "parameter"), [(name, option) for name in LINES for option in taken(name)])
-def test_wrong_texts(world, name, parameter):
+def test_wrong_texts_fail_in_one_line_and_write_nothing(world, name, parameter):
     found = {label: said for label, text in WRONG.items() if (said := _wrong(world, name, parameter, text))}
     assert found == {}
 

@@ -39,7 +39,7 @@ def refused(mode, options):
     return str(error.value)
 
 
-def test_defaults():
+def test_options_that_are_left_out_have_defaults():
     assert parse_read_options({"warehouse": "/w", "path": "a.b"}) == ReadOptions(FULL, None, LATEST)
     assert parse_stream_read_options({}) == StreamReadOptions(FULL)
     assert parse_write_options({}) == WriteOptions(None)
@@ -93,7 +93,7 @@ def test_every_stream_read_option():
     assert parse_stream_read_options({"startingOffsets": "latest"}).starting_offsets == LATEST
 
 
-def test_write_options():
+def test_write_options_name_the_transaction():
     options = {"txnappid": "nightly", "txnversion": "20240101"}
     assert parse_write_options(options) == WriteOptions(Transaction("nightly", 20240101))
     assert parse_stream_write_options({"txnAppId": "nightly"}) == StreamWriteOptions("nightly")
@@ -108,7 +108,7 @@ def test_options_travel_to_executors():
     ("mode", "options", "message"),
     [
         ("read", {"startingOfsets": "full"}, "unknown option 'startingOfsets'; did you mean startingOffsets?"),
-        ("read", {"zzz": "1"}, "unknown option 'zzz'; known in read are warehouse, path"),
+        ("read", {"zzz": "1"}, "unknown option 'zzz'; supported in read are warehouse, path"),
         ("read", {"startingOffsets": "latest"}, "startingOffsets is 'latest', expected full, earliest, or JSON"),
         ("read", {"startingOffsets": "[1]"}, "expected full, earliest, or JSON such as"),
         ("read", {"startingOffsets": "{}"}, "expected full, earliest, or JSON"),
@@ -123,26 +123,34 @@ def test_options_travel_to_executors():
         ("read", {"startingTimestamp": "2024-01-01"}, "ISO-8601 with a zone"),
         ("read", {"startingTimestamp": "5", "endingTimestamp": "4"}, "startingTimestamp 5 is after endingTimestamp 4"),
         ("read", {"asOfLakeSnapshot": "latest"}, "asOfLakeSnapshot is 'latest', expected a whole number"),
-        ("read", {"asOfLakeSnapshot": "1", "asOfTimestamp": "1"}, "asOfLakeSnapshot and asOfTimestamp cannot be used"),
-        ("read", {"asOfTimestamp": "1", "endingOffsets": "latest"}, "asOfTimestamp and endingOffsets cannot be used"),
+        (
+            "read",
+            {"asOfLakeSnapshot": "1", "asOfTimestamp": "1"},
+            "asOfLakeSnapshot and asOfTimestamp cannot be combined",
+        ),
+        (
+            "read",
+            {"asOfTimestamp": "1", "endingOffsets": "latest"},
+            "asOfTimestamp and endingOffsets cannot be combined",
+        ),
         ("read", {"failOnDataLoss": "no"}, "failOnDataLoss is 'no', expected true or false"),
         (
             "read",
             {"maxOffsetsPerTrigger": "5"},
-            "option maxOffsetsPerTrigger cannot be used in read; it belongs to readStream",
+            "option maxOffsetsPerTrigger is not supported in read, only in readStream",
         ),
-        ("readStream", {"endingOffsets": "latest"}, "cannot be used in readStream; it belongs to read"),
+        ("readStream", {"endingOffsets": "latest"}, "is not supported in readStream, only in read"),
         ("readStream", {"maxOffsetsPerTrigger": "0"}, "expected a whole number of at least 1"),
         ("readStream", {"maxBytesPerTrigger": "many"}, "expected a size above zero"),
         ("readStream", {"consumerId": " "}, "consumerId is ' ', expected 1 to 256 printable characters"),
         ("write", {"txnAppId": "streamhouse.identity.1", "txnVersion": "9"}, "choose another one"),
-        ("write", {"txnAppId": "a"}, "found only txnAppId, add txnVersion"),
-        ("write", {"txnVersion": "1"}, "found only txnVersion, add txnAppId"),
+        ("write", {"txnAppId": "a"}, "found option txnAppId without txnVersion"),
+        ("write", {"txnVersion": "1"}, "found option txnVersion without txnAppId"),
         ("write", {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number of at least 0"),
-        ("write", {"startingOffsets": "full"}, "cannot be used in write; it belongs to read and readStream"),
-        ("write", {"overwriteSchema": "true"}, "a write adds columns at most, with mergeSchema"),
+        ("write", {"startingOffsets": "full"}, "is not supported in write, only in read and readStream"),
+        ("write", {"overwriteSchema": "true"}, "mergeSchema to add columns"),
         ("write", {"mergeSchema": "maybe"}, "mergeSchema is 'maybe', expected true or false"),
-        ("writeStream", {"txnVersion": "1"}, "option txnVersion cannot be used in writeStream"),
+        ("writeStream", {"txnVersion": "1"}, "option txnVersion is not supported in writeStream"),
     ],
 )
 def test_says_which_option_is_wrong(mode, options, message):
@@ -158,14 +166,14 @@ def test_says_which_option_is_wrong(mode, options, message):
         ("startingVersion", "startingOffsets"),
         ("scan.startup.mode", "startingOffsets"),
         ("maxFilesPerTrigger", "maxBytesPerTrigger"),
-        ("kafka.bootstrap.servers", "warehouse: there is no server"),
+        ("kafka.bootstrap.servers", "warehouse, because there is no server"),
         ("subscribe", "the table name in load"),
     ],
 )
 @pytest.mark.parametrize("mode", list(PARSERS))
 def test_options_of_other_connectors_name_ours(mode, foreign, ours):
     message = refused(mode, {foreign: "1"})
-    assert f"option {foreign} is another connector's; use {ours}" in message
+    assert f"option {foreign} belongs to another connector; use {ours}" in message
 
 
 def test_the_value_of_an_unknown_option_is_not_shown():
@@ -173,7 +181,7 @@ def test_the_value_of_an_unknown_option_is_not_shown():
 
 
 @pytest.mark.parametrize("mode", list(PARSERS))
-def test_settings_pass_through(mode):
+def test_settings_of_stores_pass_through_options(mode):
     options = {"s3.endpoint": "http://h", "S3.Region": "eu", "lake.iceberg.catalog.type": "rest", "path": "a.b"}
     options |= {"gcs.project-id": "p", "adls.tenant-id": "t"}
     PARSERS[mode](options)
@@ -192,7 +200,7 @@ def test_the_warehouse_comes_from_the_option_then_from_the_environment():
     assert resolve_warehouse({}, environ) == "/env"
     with pytest.raises(InvalidOptionError, match=r"option\(\"warehouse\".* STREAMHOUSE_WAREHOUSE"):
         resolve_warehouse({}, {})
-    with pytest.raises(InvalidOptionError, match="no warehouse was given"):
+    with pytest.raises(InvalidOptionError, match="found no warehouse"):
         resolve_warehouse({"warehouse": " "}, environ)
 
 

@@ -221,16 +221,16 @@ class TestLockFiles:
             finally:
                 go_on.set()
 
-    def test_a_commits_hint(self, tmp_path):
+    def test_a_child_does_not_hold_the_commit_lock(self, tmp_path):
         storage = LocalStorage(str(tmp_path))
         with self.child_of(storage.commit_lock("hint")):
             assert self.is_free(tmp_path / "hint")
 
-    def test_the_size_of_a_map(self, tmp_path):
+    def test_a_child_does_not_hold_the_size_of_a_map(self, tmp_path):
         with self.child_of(MapFile(tmp_path).lock_size()):
             assert self.is_free(tmp_path / "size.lock")
 
-    def test_a_stamp(self, tmp_path, monkeypatch):
+    def test_a_child_does_not_hold_the_stamp_of_a_tablet(self, tmp_path, monkeypatch):
         files = TabletFiles(tmp_path, "t", 0)
         files.claim()
         inside, go_on = threading.Event(), threading.Event()

@@ -92,7 +92,7 @@ def test_values_travel_by_pickle_and_copy():
     assert copy.deepcopy(place).notes is not place.notes
 
 
-def test_dataclasses_knows_them():
+def test_functions_of_dataclasses_work_on_lazy_ones():
     place = Place(1)
     assert dataclasses.is_dataclass(Place)
     assert [f.name for f in dataclasses.fields(Place)] == ["row", "names", "notes"]

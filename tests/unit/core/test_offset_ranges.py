@@ -25,7 +25,7 @@ def test_text_keeps_every_offset(offsets: list[int]) -> None:
 
 
 @given(offset_lists, st.integers(0, 400), st.integers(0, 100))
-def test_rows_of_a_range(offsets: list[int], start: int, length: int) -> None:
+def test_rows_of_an_offset_range_are_found(offsets: list[int], start: int, length: int) -> None:
     wanted = OffsetRange(start, start + length)
     runs = _of(offsets)
     first, last = runs.rows_of(wanted)
@@ -34,7 +34,7 @@ def test_rows_of_a_range(offsets: list[int], start: int, length: int) -> None:
 
 
 @given(offset_lists, st.data())
-def test_offsets_of_rows(offsets: list[int], data: st.DataObject) -> None:
+def test_rows_of_an_offset_set_have_its_offsets(offsets: list[int], data: st.DataObject) -> None:
     rows = data.draw(st.lists(st.sampled_from(range(len(offsets))), unique=True) if offsets else st.just([]))
     assert _of(offsets).offsets_of(np.array(rows, np.int64)).tolist() == [offsets[row] for row in rows]
 
@@ -52,7 +52,7 @@ def test_concat_out_of_order() -> None:
         OffsetSet.concat([_of([5, 6]), _of([6, 7])])
 
 
-def test_dense_and_range() -> None:
+def test_a_dense_offset_set_is_stored_as_a_range() -> None:
     runs = OffsetSet.dense(10, 5)
     assert runs.range == OffsetRange(10, 15)
     assert json.loads(runs.to_text()) == {"version": 1, "rows": 5, "start": 10}
@@ -77,13 +77,13 @@ def test_large_offsets_and_scattered_rows_stay_small() -> None:
         _of([1, 2, 9]).to_text().replace('"runs":2', '"runs":3'),
     ],
 )
-def test_damaged_text(text: str) -> None:
+def test_damaged_text_of_offsets_is_corrupt_data(text: str) -> None:
     with pytest.raises(CorruptDataError, match="footer of some file"):
         OffsetSet.from_text(text, where="some file")
 
 
 @given(offset_lists, offset_lists)
-def test_sets(first, second):
+def test_offset_sets_intersect_and_subtract_as_sets_do(first, second):
     one, other = (OffsetSet.of(np.array(offsets, np.int64)) for offsets in (first, second))
     both = sorted(set(first) & set(second))
     assert one.common(other).offsets().tolist() == both

@@ -22,7 +22,7 @@ from streamhouse_spark.core import option_parsing as values
         ("7d", 604_800_000),
     ],
 )
-def test_durations(text, expected_ms):
+def test_durations_are_parsed_in_each_unit(text, expected_ms):
     assert values.parse_duration_ms("x", text) == expected_ms
 
 
@@ -38,7 +38,7 @@ def test_durations_that_cannot_be(text):
     ("text", "expected"),
     [("1", 1), ("1b", 1), ("64KB", 65_536), ("64 mb", 67_108_864), ("1g", 2**30), ("2TiB", 2**41)],
 )
-def test_sizes(text, expected):
+def test_sizes_are_parsed_in_each_unit(text, expected):
     assert values.parse_size_bytes("x", text) == expected
 
 
@@ -59,7 +59,7 @@ def test_sizes_that_cannot_be(text):
         ("1969-12-31T23:59:59.999500Z", 0, -1),
     ],
 )
-def test_moments(text, up, down):
+def test_timestamps_are_rounded_up_or_down(text, up, down):
     assert values.parse_timestamp_ms("x", text, round_up=True) == up
     assert values.parse_timestamp_ms("x", text, round_up=False) == down
 
@@ -74,13 +74,13 @@ def test_a_moment_lies_between_its_neighbours(moment):
 
 
 @pytest.mark.parametrize("text", ["2024-01-01", "2024-01-01T00:00:00", "yesterday", "", "1.5", "2024-13-01T00:00:00Z"])
-def test_moments_without_a_zone_or_meaning(text):
+def test_timestamps_without_a_zone_are_rejected(text):
     with pytest.raises(InvalidOptionError, match=r"startingTimestamp is .* ISO-8601 with a zone"):
         values.parse_timestamp_ms("startingTimestamp", text, round_up=True)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("true", True), (" FALSE ", False)])
-def test_booleans(text, expected):
+def test_booleans_are_parsed_in_each_spelling(text, expected):
     assert values.parse_bool("x", text) is expected
 
 
@@ -120,7 +120,7 @@ def test_a_rejected_secret_is_not_shown():
     ("name", "near"),
     [("startingofsets", "startingOffsets"), ("STARTINGOFFSETS", "startingOffsets"), ("zzz", None)],
 )
-def test_nearest(name, near):
+def test_the_nearest_name_is_suggested(name, near):
     assert values.find_nearest(name, ["startingOffsets", "endingOffsets"]) == near
 
 
@@ -151,5 +151,5 @@ def test_names_are_read_with_and_without_backticks(text, names):
         ("found -----BEGIN RSA PRIVATE KEY-----\nabc", "found ***"),
     ],
 )
-def test_a_text_without_secrets(text, left):
+def test_secrets_are_removed_from_a_text(text, left):
     assert values.without_secrets(text) == left

@@ -29,14 +29,14 @@ def test_what_is_no_range(start, end):
         OffsetRange(start, end)
 
 
-def test_ranges_are_values():
+def test_offset_ranges_are_ordered_hashable_values():
     assert OffsetRange(1, 3) == OffsetRange(1, 3)
     assert str(OffsetRange(1, 3)) == "[1, 3)"
     assert sorted([OffsetRange(2, 3), OffsetRange(1, 9)]) == [OffsetRange(1, 9), OffsetRange(2, 3)]
     assert len({OffsetRange(1, 3), OffsetRange(1, 3)}) == 1
 
 
-def test_bucket_offsets():
+def test_bucket_offsets_are_sorted_and_count_rows():
     offsets = BucketOffsets({3: OffsetRange(0, 5), 1: OffsetRange(10, 12)})
     assert list(offsets) == [1, 3]
     assert offsets.num_rows == 7
@@ -51,7 +51,7 @@ def test_bucket_offsets():
         offsets[1] = OffsetRange(0, 0)  # type: ignore[index]
 
 
-def test_names():
+def test_table_names_reject_verbs_that_need_a_table():
     path = TablePath("sales", "orders")
     assert str(path) == "sales.orders"
     assert str(TableName(path, "lake")) == "sales.orders$lake"
@@ -60,6 +60,6 @@ def test_names():
         TableName(path, "lake").require_table("drop")
 
 
-def test_transactions_are_values():
+def test_transactions_are_equal_and_picklable_values():
     assert Transaction("a", 1) == Transaction("a", 1, None)
     assert pickle.loads(pickle.dumps(Transaction("a", 1, "q"))) == Transaction("a", 1, "q")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from faults.sim import sim_world
+from golden.folder import GoldenFolder
 from streamhouse_spark import Warehouse
 from streamhouse_spark.storage.memory import MemoryStorage
 
 
 @pytest.fixture
-def golden(request: pytest.FixtureRequest) -> MemoryStorage:
-    return request.module.GOLDEN.store()
+def golden(folder: GoldenFolder) -> MemoryStorage:
+    return folder.store()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from golden.follow import FOLDER, case, planned
-from streamhouse_spark.core.paths import parse_number
+from streamhouse_spark.core.warehouse_layout import parse_number
 from streamhouse_spark.datasource.realtime.planning import IGNORED_ACTIONS
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import GROUP_VERSION

@@ -14,15 +14,16 @@ import xxhash
 from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, parse_number, plain_root, segment_key
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.names import WarehouseMetadata
-from streamhouse_spark.log.checkpoint import read_checkpoint, read_floor, read_latest_checkpoint, write_checkpoint
+from streamhouse_spark.log.checkpoint import read_checkpoint, read_latest_checkpoint, write_checkpoint
 from streamhouse_spark.log.framing import decode_frame, encode_frame
+from streamhouse_spark.log.low_watermark import read_low_watermark
 from streamhouse_spark.log.record import Record, encode_record, read_record
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
 from streamhouse_spark.log.segments.writer import write_file
@@ -30,6 +31,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.always
 
@@ -138,7 +140,7 @@ class TestReading:
         assert wh.table("sales.dropped").to_arrow().to_pylist() == [{"b": "second life"}]
         assert wh.table("manifested").to_arrow().num_rows == 20
 
-    def test_from_a_directory(self, tmp_path):
+    def test_the_golden_warehouse_is_read_from_a_directory(self, tmp_path):
         shutil.copytree(WAREHOUSE, tmp_path / "wh")
         assert json.loads(json.dumps(expected(Warehouse(str(tmp_path / "wh"))))) == EXPECTED
 
@@ -146,7 +148,7 @@ class TestReading:
         table = wh.table("manifested")
         table.append([{"a": 99}])
         assert table.to_arrow().num_rows == 21
-        assert table.merge_inline() == 2
+        assert merge_inline(table) == 2
         assert table.to_arrow()["a"].to_pylist()[-1] == 99
 
     def test_with_the_checkpoint_or_with_the_records(self, golden):
@@ -161,16 +163,16 @@ class TestReading:
             if state.name in STATES and not state.dropped:
                 assert json.loads(json.dumps(state_of_v1(state))) == STATES[state.name]
 
-    def test_the_floor(self, golden):
+    def test_the_golden_low_watermark_is_read(self, golden):
         uuid = KINDS["floor"].split("/")[1]
-        floor = read_floor(golden, uuid, 1)
-        assert (floor.floor, floor.time_ms) == (3, 1_750_000_002_000)
+        watermark = read_low_watermark(golden, uuid, 1)
+        assert (watermark.number, watermark.time_ms) == (3, 1_750_000_002_000)
 
 
 class TestWriting:
     """What is read and written again has the same bytes, whatever happened to the writers."""
 
-    def test_frames(self):
+    def test_golden_frames_are_encoded_to_the_same_bytes(self):
         for key, data in FILES.items():
             if data.startswith(b"{"):
                 kind = json.loads(data.split(b"\n", 1)[0])["streamhouse"]
@@ -178,7 +180,7 @@ class TestWriting:
                 assert encode_frame(kind, frame.header, [bytes(frame.payload)]) == data, key
 
     @pytest.mark.parametrize("key", [k for k in FILES if "/commits/" in k], ids=lambda k: k[7:13] + k[-7:-5])
-    def test_records(self, golden, key, monkeypatch):
+    def test_golden_records_are_encoded_to_the_same_bytes(self, golden, key, monkeypatch):
         uuid, number = key.split("/")[1], parse_number(key)
         record, payload = read_record(golden, uuid, number)
         if record.manifest is not None:
@@ -196,7 +198,7 @@ class TestWriting:
         if record.manifest is not None:
             assert encoded.manifest == FILES[f"tables/{uuid}/manifests/{record.manifest}.json"]
 
-    def test_checkpoints(self, golden):
+    def test_golden_checkpoints_are_encoded_to_the_same_bytes(self, golden):
         key = KINDS["checkpoint"]
         uuid, number = key.split("/")[1], parse_number(key)
         state = read_checkpoint(golden, uuid, number)
@@ -206,7 +208,7 @@ class TestWriting:
             k: d for k, d in FILES.items() if "/checkpoints/" in k
         }
 
-    def test_names(self, golden):
+    def test_golden_name_pointers_are_encoded_to_the_same_bytes(self, golden):
         store = MemoryStorage(sim_world(0))
 
         class OneId:
@@ -239,7 +241,7 @@ class TestWriting:
             ).to_bytes()
         }
 
-    def test_segments(self, golden, wh):
+    def test_golden_segments_are_encoded_to_the_same_bytes(self, golden, wh):
         seen = set()
         for name in wh.tables():
             state = wh.table(name).state
@@ -262,7 +264,7 @@ class TestWriting:
                 seen.add(codec)
         assert seen == {"none", "zstd"}
 
-    def test_splits(self):
+    def test_golden_splits_are_encoded_to_the_same_json(self):
         for table in EXPECTED["tables"].values():
             for split in table["splits"]:
                 assert json.loads(json.dumps(LogSplit.from_json(split).to_json())) == split

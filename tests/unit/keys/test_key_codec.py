@@ -58,7 +58,7 @@ def test_bytes_compare_as_values(kind, data):
 
 
 @given(rows=st.lists(st.tuples(st.text(), st.integers(-(2**31), 2**31 - 1), st.binary(max_size=3)), min_size=1))
-def test_keys_of_several_columns(rows):
+def test_keys_of_several_columns_sort_column_by_column(rows):
     texts, numbers, blobs = (list(column) for column in zip(*rows, strict=True))
     columns = [pa.array(texts), pa.array(numbers, pa.int32()), pa.array(blobs, pa.binary())]
     keys = encode_keys(columns).to_pylist()
@@ -81,7 +81,7 @@ def test_every_nan_is_one_key_behind_all_and_zero_has_no_sign(data_type):
     assert below < zero < infinity < nan
 
 
-def test_slices():
+def test_slices_of_columns_encode_as_their_rows():
     texts, numbers = pa.array(["a", "b\0", "c"]), pa.array([1, 2, 3], pa.int64())
     whole = encode_keys([texts, numbers]).to_pylist()
     assert encode_keys([texts.slice(1, 1), numbers.slice(1, 1)]).to_pylist() == whole[1:2]

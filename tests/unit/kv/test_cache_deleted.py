@@ -61,7 +61,7 @@ class TestDeletedInUse:
         table.upsert([{"id": 3, "v": 4}])
         assert table.lookup_one(3) == {"id": 3, "v": 4}
 
-    def test_one_bucket_alone(self, table, own_cache):
+    def test_a_deleted_cache_of_one_bucket_is_rebuilt(self, table, own_cache):
         for folder in [path.parent for path in own_cache.rglob("data.mdb")]:
             shutil.rmtree(folder)
         table.upsert([{"id": i, "v": 9} for i in range(100)])

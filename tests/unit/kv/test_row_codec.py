@@ -34,13 +34,13 @@ def require_round_trip(codec, columns):
 
 
 @pytest.mark.parametrize(("start", "length"), [(0, 1000), (1, 998), (500, 1), (7, 0)])
-def test_every_type(rows, start, length):
+def test_rows_of_every_type_come_back(rows, start, length):
     assert all(0 < column.null_count < 1000 for column in rows[1:])
     require_round_trip(RowCodec(TYPES), [column.slice(start, length) for column in rows])
 
 
 @pytest.mark.parametrize("place", range(1, len(COLUMNS) + 1))
-def test_every_type_alone(rows, place):
+def test_each_type_alone_comes_back(rows, place):
     column = rows[place]
     codec = RowCodec([column.type])
     require_round_trip(codec, [column])
@@ -57,13 +57,13 @@ def test_numbers_lie_where_arrow_wants_them(rows, length):
             assert array.buffers()[1].address % 8 == 0, array.type
 
 
-def test_wanted_columns(rows):
+def test_only_wanted_columns_are_unpacked_in_their_order(rows):
     codec = RowCodec(TYPES)
     found = codec.unpack(PackedStrings.of(packed(codec, rows)), [12, 0, 16])
     assert [f.equals(rows[i]) for f, i in zip(found, (12, 0, 16), strict=True)] == [True] * 3
 
 
-def test_what_stands_before_rows_and_between_them(rows):
+def test_prefixed_and_selected_rows_are_unpacked(rows):
     codec = RowCodec(TYPES)
     values = packed(codec, rows, first=b"\x07\x00")
     assert all(value.startswith(b"\x07\x00") for value in values)

@@ -81,7 +81,7 @@ class TestApplying:
         assert t.apply({}, 0, 7)
         assert t.extent.applied == 7
 
-    def test_opened_again(self, new):
+    def test_a_reopened_tablet_has_its_rows(self, new):
         t = new()
         t.apply({b"a": b"1"}, 0, 1)
         t.close()
@@ -103,7 +103,7 @@ class TestApplying:
 
 
 class TestReading:
-    def test_prefixes_and_more_rows_than_a_step(self, new):
+    def test_a_tablet_reads_prefixes_and_more_rows_than_a_step(self, new):
         t = new(map_bytes=MAP_BYTES)
         t.apply({key(i): b"" for i in range(ITEMS_PER_STEP + 5)} | {b"x": b"1", b"xy": b"2", b"y": b"3"}, 0, 1)
         assert len(rows(t)) == ITEMS_PER_STEP + 8
@@ -150,7 +150,7 @@ class TestReading:
 
 
 class TestRestoring:
-    def test_rows_and_offset(self, new):
+    def test_a_restored_tablet_has_rows_and_offset_once(self, new):
         t = new(map_bytes=MAP_BYTES)
         items = [(key(i), b"v" * 100) for i in range(30_000)]
         assert t.restore(lambda: iter([steps(items[:20_000]), steps(items[20_000:])]), 0, 123)
@@ -301,7 +301,7 @@ class TestFilesThatCannotBeBelieved:
         t.close()
         assert new().extent.applied == 2000
 
-    def test_of_another_identity(self, closed, new):
+    def test_a_tablet_of_another_identity_is_discarded(self, closed, new):
         t = new(identity={"key": [2]})
         assert (t.extent.applied, len(rows(t))) == (0, 0)
 
@@ -410,11 +410,11 @@ class TestOfAProcess:
         yield
         close_tablets()
 
-    def test_one_object_for_a_bucket(self):
+    def test_a_process_opens_one_tablet_per_bucket(self):
         assert open_tablet("url", "a" * 32, 0, IDENTITY) is open_tablet("url", "a" * 32, 0, IDENTITY)
         assert open_tablet("url", "a" * 32, 1, IDENTITY) is not open_tablet("url", "a" * 32, 0, IDENTITY)
 
-    def test_opening_evicts(self, monkeypatch):
+    def test_opening_a_tablet_evicts_others_beyond_the_limit(self, monkeypatch):
         open_tablet("url", "a" * 32, 0, IDENTITY).apply({b"a": b"1"}, 0, 1)
         close_tablets()
         monkeypatch.setenv("STREAMHOUSE_CACHE_BYTES_MAX", "1")

@@ -29,9 +29,9 @@ class RacingCatalog:
         after: Exception | None = None,
         times: int = 1,
     ) -> None:
-        self._catalog = lake.place.catalog
+        self._catalog = lake.binding.catalog
         self._before, self._after, self._times = before, after, times
-        lake.place._catalog_opened = self
+        lake.binding._catalog_opened = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
@@ -58,7 +58,7 @@ class RacingPuts:
         after: Exception | None = None,
         times: int = 1,
     ) -> None:
-        storage = lake.place.storage
+        storage = lake.binding.storage
         self._put, self._is_running = storage.put_if_absent, False
         self._before, self._instead, self._after, self._times = before, instead, after, times
         storage.put_if_absent = self
@@ -87,16 +87,16 @@ class IcebergCommits:
     lost_answers = (CommitFailedException("409"), CommitStateUnknownException("500"), ConnectionError("reset"))
 
     def commit(self, lake: Any, properties: Mapping[str, str] | None = None) -> None:
-        table = lake.place.load()
+        table = lake.binding.load()
         rows = rows_from(self.added_ids[0]).cast(table.schema().as_arrow())
         table.append(rows, snapshot_properties=dict(properties or {}))
 
     def latest_id(self, lake: Any) -> int | None:
-        latest: int | None = lake.place.load().metadata.current_snapshot_id
+        latest: int | None = lake.binding.load().metadata.current_snapshot_id
         return latest
 
     def manifest_list(self, lake: Any) -> str:
-        latest: str = lake.place.load().metadata.current_snapshot().manifest_list
+        latest: str = lake.binding.load().metadata.current_snapshot().manifest_list
         return latest
 
     def drop(self, lake: Any, storage: MemoryStorage) -> None:
@@ -114,14 +114,14 @@ class PaimonCommits:
     def commit(self, lake: Any, properties: Mapping[str, str] | None = None) -> None:
         from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
 
-        commit_snapshot(lake.place, lambda _: Change(properties=dict(properties or {})))
+        commit_snapshot(lake.binding, lambda _: Change(properties=dict(properties or {})))
 
     def latest_id(self, lake: Any) -> int | None:
-        latest: int | None = lake.place.snapshots.newest().id
+        latest: int | None = lake.binding.snapshots.newest().id
         return latest
 
     def manifest_list(self, lake: Any) -> str:
-        latest: str = lake.place.snapshots.newest().base_manifest_list
+        latest: str = lake.binding.snapshots.newest().base_manifest_list
         return latest
 
     def drop(self, lake: Any, storage: MemoryStorage) -> None:

@@ -22,7 +22,7 @@ def rows_of(found: pa.Table) -> Rows:
 
 def place_of(table: Table) -> Any:
     table.refresh()
-    return table.open_lake().place
+    return table.open_lake().binding
 
 
 class IcebergSchema:

@@ -30,7 +30,7 @@ only_iceberg = pytest.mark.parametrize("lake_format", ["iceberg"])
 
 
 def chosen(lake, *values: dict) -> PartitionMatches:
-    spec = lake.place.spec
+    spec = lake.binding.spec
     return PartitionMatches.of(values, spec.schema, spec.partition_by, "t")
 
 
@@ -88,7 +88,7 @@ def lake(memory, lake_format):
 
 
 def foreign_rows(lake, region: str):
-    table = lake.place.load()
+    table = lake.binding.load()
     table.append(event_rows(3, seed=5).set_column(2, "region", pa.array([region] * 3)).cast(table.schema().as_arrow()))
 
 
@@ -102,7 +102,7 @@ def test_files_of_other_engines_are_dropped_whole(lake):
 
 @only_iceberg
 def test_files_of_another_partition_spec_are_an_error(lake):
-    lake.place.load().update_spec().remove_field("region").commit()
+    lake.binding.load().update_spec().remove_field("region").commit()
     foreign_rows(lake, "a")
     before = read(lake)
     with pytest.raises(LakeMismatchError, match="not partitioned by region"):
@@ -149,7 +149,7 @@ def test_nothing_is_dropped_from_a_lake_that_lost_rows(lake):
 
 def delete_by_position(lake, region: str, positions: list[int]) -> str:
     """As another engine would: a file of deleted positions about the partition's data file."""
-    place = lake.place
+    place = lake.binding
     found = [f for f in lake.metadata_table("data_files").to_pylist() if f["partition"]["region"] == region]
     location = found[0]["file_path"]
     of_deletes = location.replace(".parquet", "-deletes.parquet")

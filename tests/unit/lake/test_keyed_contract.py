@@ -59,7 +59,7 @@ class KeyedContract:
         items.require_expected()
 
     @pytest.mark.parametrize("before_images", [True, False])
-    def test_partitions_buckets_and_keys_of_several_columns(self, before_images):
+    def test_a_keyed_lake_has_partitions_buckets_and_keys_of_several_columns(self, before_images):
         table = self.table(
             None, 1, DAYS, key=["tag", "day", "id"], partition_by=["day"], bucket_key="id", num_buckets=3,
             before_images=before_images,
@@ -95,7 +95,7 @@ class KeyedContract:
         items.tier()
         lake = items.lake()
         for n in (*range(8), 100):
-            plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.place.spec.schema, ("n", "=", n)))
+            plan = lake.plan_read(columns=["name", "n"], node=filter_of(lake.binding.spec.schema, ("n", "=", n)))
             found = lake_rows(lake, plan, filter=pc.field("n") == n)
             assert found.schema.names == ["name", "n"]
             if n == 100:
@@ -104,7 +104,7 @@ class KeyedContract:
                 assert found.to_pylist() == [{"name": f"n{n}", "n": n}] * (n not in (1, 2, 3))
         plan = lake.plan_read(columns=["name"])
         assert sorted(lake_rows(lake, plan)["name"].to_pylist()) == sorted(row[1] for row in items.rows.values())
-        assert lake.plan_read(node=filter_of(lake.place.spec.schema, ("id", ">", 1000))).splits == ()
+        assert lake.plan_read(node=filter_of(lake.binding.spec.schema, ("id", ">", 1000))).splits == ()
 
     def test_what_a_round_says_travels_as_json(self, items):
         items.change([(1, "b", 1)], [(3,)])
@@ -116,7 +116,7 @@ class KeyedContract:
         found = [batch for split in shipped for batch in lake.read_split(split, plan.projection)]
         assert rows_of(pa.Table.from_batches(found), items.state.schema) == items.expected()
 
-    def test_truncation(self, items):
+    def test_a_truncated_keyed_table_has_an_empty_lake(self, items):
         items.truncate()
         items.tier()
         items.require_expected()
@@ -133,7 +133,7 @@ class KeyedContract:
         assert items.lake().newest().starts == items.state.first_offsets
         items.require_expected()
 
-    def test_metadata_tables(self, items):
+    def test_metadata_tables_of_a_keyed_lake_have_rows(self, items):
         items.change([(1, "b", 1)], [(3,)])
         items.tier()
         lake = items.lake()

@@ -128,7 +128,7 @@ class LakeContract:
 
     # -- round trips --------------------------------------------------------------------------------------------------
 
-    def test_every_type_partitioned_and_bucketed(self, store):
+    def test_rows_of_every_type_are_partitioned_and_bucketed(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_short"], bucket_key="id", num_buckets=4)
         rows = every_type_rows(60)
         tier(lake, self.by_bucket(rows, "id", 4))
@@ -166,7 +166,7 @@ class LakeContract:
         tier(lake, rows)
         assert sorted_rows(read_rows(lake)) == sorted_rows(pa.concat_tables([rows, rows]))
 
-    def test_null_bucket_keys(self, store):
+    def test_rows_with_null_bucket_keys_are_tiered(self, store):
         lake = self.lake(store, EVENTS, bucket_key="region", num_buckets=3)
         rows = event_rows(60, null_keys=True)
         tier(lake, self.by_bucket(rows, "region", 3))
@@ -248,7 +248,7 @@ class LakeContract:
         lake = self.lake(store)
         for i in range(4):
             tier(lake, plain_rows(10 * i, 10))
-        schema = lake.place.spec.schema
+        schema = lake.binding.spec.schema
         node = filter_of(schema, ("id", ">=", 30), ("name", "not null", None))
         plan = lake.plan_read(columns=["name", "id"], node=node)
         assert len(plan.splits) == 1
@@ -295,7 +295,7 @@ class LakeContract:
         scan = lake.scan_files(
             snapshot_id=lake.newest().id, columns=["id", "day"], schema=EVENTS, statistics_of=["id", "region"]
         )
-        assert scan.same_by_name == {"id", "day"}
+        assert scan.readable_by_name == {"id", "day"}
         assert sum(file.num_rows for file in scan.files) == 40
         read = {file.location: lake.read_split(file.splits()[0], scan.projection) for file in scan.files}
         for file in scan.files:
@@ -307,7 +307,7 @@ class LakeContract:
             assert (file.statistics["id"].low, file.statistics["id"].high) == (low_high["min"], low_high["max"])
             assert (file.statistics["id"].null_count, file.statistics["id"].value_count) == (0, file.num_rows)
 
-    def test_earlier_snapshots_by_id_name_and_time(self, store, clock, world):
+    def test_earlier_snapshots_are_found_by_id_name_and_time(self, store, clock, world):
         lake = self.lake(store, world=world)
         first = tier(lake, plain_rows(0, 2))
         clock.advance(1_000)
@@ -322,7 +322,7 @@ class LakeContract:
         with pytest.raises(SnapshotExpiredError, match="has no snapshot 5"):
             lake.plan_read(snapshot_id=5)
         assert lake.snapshot_by_name(COMMIT_USER) == lake.newest() == second
-        with pytest.raises(SnapshotExpiredError, match="'x'; there are"):
+        with pytest.raises(SnapshotExpiredError, match="'x'"):
             lake.snapshot_by_name("x")
 
     def test_a_read_of_files_that_were_expired_says_so(self, store):
@@ -332,7 +332,7 @@ class LakeContract:
         for info in store.list("lake/"):
             if info.key.endswith(".parquet"):
                 store.delete(info.key)
-        with pytest.raises(SnapshotExpiredError, match="run the query again"):
+        with pytest.raises(SnapshotExpiredError, match="retry the query"):
             lake_rows(lake, plan)
 
     def test_no_flipped_byte_of_a_data_file_gives_other_rows(self, memory):
@@ -380,7 +380,7 @@ class LakeContract:
         tier(self.lake(store), plain_rows(0, 200))
         return store
 
-    def test_metadata_tables(self, store):
+    def test_metadata_tables_of_a_lake_have_rows(self, store):
         lake = self.lake(store, EVERY_TYPE, partition_by=["a_date"])
         tier(lake, every_type_rows(10))
         tier(lake, every_type_rows(10, seed=1))
@@ -404,7 +404,7 @@ class LakeContract:
         tier(self.lake(memory), plain_rows(2, 2))
         if handle == "fresh":
             lake.newest()
-        with pytest.raises(CommitConflictError, match="bucket 0 is at offset 4 in the lake, this round began at 2"):
+        with pytest.raises(CommitConflictError, match="bucket 0 of the lake is at offset 4, expected 2"):
             lake.commit(files, expected={0: 2}, new=new, context=context)
         assert _ids(lake) == [0, 1, 2, 3]
 
@@ -414,7 +414,7 @@ class LakeContract:
         context = lake.write_context()
         files, new = write_round(lake, {0: plain_rows(2, 2)}, {0: 2})
         self.lake(store, TableSchema.of("id bigint, name string, more int")).create_or_evolve()
-        with pytest.raises(CommitConflictError, match="tier again"):
+        with pytest.raises(CommitConflictError, match="retry the round"):
             lake.commit(files, expected={0: 2}, new=new, context=context)
 
     @pytest.mark.parametrize("damage", ["deleted", "cut"])
@@ -428,7 +428,7 @@ class LakeContract:
         memory.delete(key)
         if damage == "cut":
             memory.put(key, data[:-1])
-        with pytest.raises(CommitConflictError, match="tier again"):
+        with pytest.raises(CommitConflictError, match="retry the round"):
             lake.commit(files, expected={}, new=new, context=context)
         assert lake.newest() is None
 
@@ -442,7 +442,7 @@ class LakeContract:
         assert lake.newest() == emptied
         assert read_rows(lake).num_rows == 0
         files, new = write_round(lake, {0: rows.slice(0, 5)}, {0: 20})
-        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service was faster"):
+        with pytest.raises(CommitConflictError, match="before a truncation: another tiering service committed"):
             lake.commit(files, expected={0: 20}, new=new, context=context)
         with pytest.raises(LakeRolledBackError):
             lake.commit(files, expected={0: 20}, new=new, context=context, expected_starts={0: 30}, starts={0: 30})
@@ -489,11 +489,11 @@ class TestIceberg(LakeContract):
         tier_table(table, run_tasks_locally(table.storage, table.settings, table.world))
         fetch = ManifestFile.fetch_manifest_entry
         monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", lambda *args, **kwargs: fetch(*args, **kwargs)[1:])
-        with pytest.raises(CorruptDataError, match=r"its manifests have \d files, expected \d by the manifest list"):
+        with pytest.raises(CorruptDataError, match=r"its manifests have \d files, expected \d from the manifest list"):
             Warehouse(str(tmp_path)).table("t").lake.to_arrow()
 
     def properties_of(self, lake, snapshot_id):
-        return lake.place.load().metadata.snapshot_by_id(snapshot_id).summary.additional_properties
+        return lake.binding.load().metadata.snapshot_by_id(snapshot_id).summary.additional_properties
 
 
 @pytest.mark.paimon
@@ -510,5 +510,5 @@ class TestPaimon(LakeContract):
         self.check_damage(disk, keys, damage, snapshot_id=1)
 
     def properties_of(self, lake, snapshot_id):
-        snapshot = lake.place.snapshots.find(snapshot_id)
+        snapshot = lake.binding.snapshots.find(snapshot_id)
         return {**snapshot.properties, "commit-user": snapshot.commit_user}

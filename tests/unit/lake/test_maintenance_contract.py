@@ -101,7 +101,7 @@ def test_any_range_is_read_back_with_its_offsets(partitioned):
 
 def test_a_range_is_read_with_chosen_columns(partitioned):
     lake, in_order = partitioned
-    amounts = lake.with_schema(lake.place.spec.schema.select(["amount"]))
+    amounts = lake.with_schema(lake.binding.spec.schema.select(["amount"]))
     batches = [b for _, b in amounts.read_offsets(1, OffsetRange(0, 20))]
     assert pa.Table.from_batches(batches).to_pylist() == in_order[1].slice(0, 20).select(["amount"]).to_pylist()
 
@@ -136,7 +136,7 @@ def test_small_neighbours_become_one_file(request, lake, memory):
     assert lake.newest() == report.snapshot
     assert report.snapshot.offsets == {0: 24}
     if request.node.callspec.params["new_lake"] == "iceberg":
-        summary = lake.place.load().metadata.current_snapshot().summary
+        summary = lake.binding.load().metadata.current_snapshot().summary
         assert summary.operation.value == "replace"
         assert (summary["total-records"], summary["total-data-files"]) == ("24", "1")
     assert rows_by_offset(lake, 0, OffsetRange(5, 20))["id"].to_pylist() == list(range(5, 20))
@@ -246,7 +246,7 @@ def test_a_truncation_that_lands_during_a_compaction_wins(lake, module, new_lake
     assert all_rows(lake) == []
 
 
-def test_nothing_to_maintain(new_lake, memory, clock):
+def test_maintenance_of_an_absent_lake_does_nothing(new_lake, memory, clock):
     lake = new_lake(memory)
     for _ in range(2):
         assert lake.compact().files_removed == 0
@@ -320,7 +320,7 @@ def test_a_snapshot_that_expired_before_an_offset_read(lake, clock):
     lake.compact()
     clock.advance(60_000)
     lake.expire(keep_last=1, keep_ms=0)
-    with pytest.raises(SnapshotExpiredError, match="run the query again"):
+    with pytest.raises(SnapshotExpiredError, match="retry the query"):
         next(reader)
 
 
@@ -377,7 +377,7 @@ def test_a_round_that_slept_through_cleaning_is_refused_and_a_new_one_goes_on(la
 def test_a_compaction_that_slept_through_cleaning_is_refused(lake, module, new_lake, memory, monkeypatch, clock):
     def clean() -> None:
         clock.advance(DAY_MS + 1)
-        assert new_lake(memory, world=lake.place.world).remove_orphans()
+        assert new_lake(memory, world=lake.binding.world).remove_orphans()
 
     _during_the_merge(monkeypatch, module, clean)
     with pytest.raises(CommitConflictError):

@@ -50,23 +50,23 @@ def test_files_that_are_looked_up_by_key(wh):
     lake = table.open_lake()
     context = lake.write_context()
     forge(table, ".metadata.json", another_type)
-    with pytest.raises(CorruptDataError, match=r"has values that cannot be.*restore it, or rebuild the lake"):
+    with pytest.raises(CorruptDataError, match=r"has invalid values.*restore the metadata, or rebuild the lake"):
         lake.live_files(context, [0])
 
 
 @pytest.mark.parametrize("change", [no_such_schema, no_such_spec])
-def test_an_iceberg_table(wh, change):
+def test_bad_values_in_iceberg_metadata_are_corrupt_data(wh, change):
     table = made(wh, "iceberg")
     forge(table, ".metadata.json", change)
-    with pytest.raises(CorruptDataError, match=r"restore it, or rebuild the lake"):
+    with pytest.raises(CorruptDataError, match=r"restore (it|the metadata), or rebuild the lake"):
         tier(table)
 
 
 @pytest.mark.paimon
-def test_a_paimon_snapshot(wh):
+def test_bad_values_in_a_paimon_snapshot_are_corrupt_data(wh):
     table = made(wh, "paimon")
     forge(table, "/snapshot/snapshot-", lambda snapshot: snapshot.update({"properties": "none"}))
-    with pytest.raises(CorruptDataError, match=r"restore it, or rebuild the lake"):
+    with pytest.raises(CorruptDataError, match=r"restore (it|the metadata), or rebuild the lake"):
         tier(table)
 
 
@@ -77,7 +77,7 @@ def test_a_paimon_schema_whose_options_only_a_task_would_read(wh):
     tier(table)
     table.append([{"id": 2, "day": "a"}])
     forge(table, "/schema/schema-", lambda schema: schema["options"].update({"partition.legacy-name": "perhaps"}))
-    with pytest.raises(CorruptDataError, match=r"perhaps.*restore it"):
+    with pytest.raises(CorruptDataError, match=r"perhaps.*restore the metadata"):
         tier(table)
 
 

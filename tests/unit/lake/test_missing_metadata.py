@@ -86,7 +86,7 @@ def test_a_missing_metadata_file_is_named_and_never_fewer_rows(store, other_proc
 
 def test_a_missing_snapshot_between_two_others_is_named(wh, own_cache):
     table = tiered(wh, "paimon", keyed=False)
-    snapshots = table.open_lake().place.snapshots
+    snapshots = table.open_lake().binding.snapshots
     table.storage.delete(snapshots.key_of(2))
     with pytest.raises(SnapshotExpiredError, match="snapshot-2 is missing"):
         table.lake.to_arrow(as_of_snapshot=2)
@@ -111,7 +111,7 @@ def test_a_lake_table_that_its_catalog_no_longer_has_is_named(store, world, tmp_
     catalog = {"lake.iceberg.catalog.type": "sql", "lake.iceberg.catalog.uri": f"sqlite:///{tmp_path}/catalog.db"}
     catalog["lake.iceberg.catalog.warehouse"] = f"file://{tmp_path}/lake"
     table = tiered(Warehouse("wh", catalog, storage=store, world=world), "iceberg", keyed=False)
-    place = table.open_lake().place
+    place = table.open_lake().binding
     place.catalog.drop_table(place.identifier)
     for read in (table.lake.newest, table.lake.to_arrow, table.to_arrow, lambda: tier(table)):
         with pytest.raises(StreamhouseError, match=r"table d\.t of the Iceberg catalog is missing"):

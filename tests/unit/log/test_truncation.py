@@ -5,18 +5,17 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Transaction
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.compaction import CompactionRun, _is_still_live
-from streamhouse_spark.log.delete_vectors import Truncation
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.staging import make_truncate_actions
-from streamhouse_spark.log.state import fold
+from streamhouse_spark.log.state import Truncation, fold
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot, take_snapshot_as_of
-from unit.log.commits.states import UUID, appended, created, record, segment
+from unit.log.states import UUID, appended, created, record, segment
 
 HOUR_MS = 3_600_000
 
@@ -90,7 +89,7 @@ def test_a_lake_snapshot_counts_again_when_it_begins_at_the_truncation():
     assert folded(state, late).lake == new, "a pair that is recorded late changes nothing"
 
 
-def test_truncated_again():
+def test_a_second_truncation_replaces_the_first():
     state = truncated(filled())
     state = folded(state, act.TieredSnapshot(1, {0: 5, 1: 1}, starts={0: 5, 1: 1}))
     state = folded(state, act.Append((segment(5, 1, commit=7),)))
@@ -126,7 +125,7 @@ class TestPins:
         assert take_latest_snapshot(state, new).hot == {0: OffsetRange(6, 7)}
         assert take_latest_snapshot(state, new).lake is new
 
-    def test_as_of_a_time_before(self):
+    def test_a_read_as_of_a_time_before_the_truncation_fails(self):
         state = created()
         state = folded(state, act.Append((segment(0, 2, time_ms=1000),)), time_ms=1000)
         state = folded(state, act.TieredSnapshot(1, {0: 2}, 1000), time_ms=1000)
@@ -143,7 +142,7 @@ class TestPins:
         state = folded(state, act.TieredSnapshot(2, {0: 5}, 3500, {0: 2}), time_ms=3500)
         assert take_snapshot_as_of(state, 3000).lake.snapshot_id == 2
 
-    def test_a_truncation_from_a_clock_that_ran_ahead(self):
+    def test_rows_after_a_truncation_by_a_fast_clock_are_read(self):
         """A row that was committed behind it says that it happened before."""
         state = truncated(appended(segment(0, 2, time_ms=1000)), time_ms=9000)
         state = folded(state, act.Append((segment(2, 1, commit=4, time_ms=3000),)), time_ms=3000)

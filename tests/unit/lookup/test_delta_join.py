@@ -85,7 +85,7 @@ def test_a_change_is_joined_with_what_the_other_side_has(pairs):
     assert shown(pairs.changes("right", (1, 8))) == [("upsert", 1, 2, 8, 80)]  # not those of other payments
 
 
-def test_rows_without_a_partner(named):
+def test_rows_without_a_partner_are_joined_with_nulls(named):
     named.left.upsert([{"customer": 1, "id": 1, "amount": 5}])
     assert shown(named.changes("left", (1, 1))) == [("upsert", 1, 1, 5, None)]
     assert shown(named.changes("right", (1,))) == [("upsert", 1, 1, 5, None)]
@@ -112,7 +112,7 @@ def test_what_an_earlier_run_computed_counts_for_nothing_once_its_batch_is_store
     assert pairs.rows() == []
 
 
-def test_what_is_refused(wh):
+def test_delta_joins_that_cannot_be_maintained_are_rejected(wh):
     left = wh.create_table("l", "j INT, a INT, v INT, d DOUBLE NOT NULL", primary_key=["j", "a"]).state
     right = wh.create_table("r", "j INT, b INT, v INT", primary_key=["j", "b"]).state
     big = wh.create_table("big", "j BIGINT, v INT", primary_key=["j"]).state

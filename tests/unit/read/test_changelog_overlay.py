@@ -118,11 +118,11 @@ def test_tasks_of_many_processes_read_at_most_as_many_changes_as_older_rows(quer
     num_tasks, _, num_rows = query.run(parallelism=100)
     assert num_rows == FILES * ROWS
     assert num_tasks <= 2 * 2
-    older = sum(piece.size_bytes for piece in plan.pieces if not piece.is_of_changes)
-    changes = {piece.bucket: piece.size_bytes for piece in plan.pieces if piece.is_of_changes}
+    older = sum(piece.size_bytes for piece in plan.tasks if not piece.is_of_changes)
+    changes = {piece.bucket: piece.size_bytes for piece in plan.tasks if piece.is_of_changes}
     read = 0
     for task in make_partitions(plan, 100):
-        read += sum(changes[bucket] for bucket in {piece.bucket for piece in task.plan().pieces})
+        read += sum(changes[bucket] for bucket in {piece.bucket for piece in task.plan().tasks})
     assert read <= older + sum(changes.values())
 
 

@@ -10,11 +10,12 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, Transaction, Warehouse
 from streamhouse_spark.core.clock import Author, World, system_author
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
@@ -50,10 +51,10 @@ def test_each_commit_and_its_rows(table, clock):
     assert json.loads(rows[3]["details"]) == {"lake_snapshot_id": 7}
 
 
-def test_rows_of_files_and_their_merging(table):
+def test_merged_segments_are_a_commit_in_the_history(table):
     table.append([{"id": number} for number in range(60_000)])
     table.append([{"id": 1}])
-    table.merge_inline()
+    merge_inline(table)
     rows = history(table)
     assert [row["operation"] for row in rows[1:]] == ["append", "append", "merge segments"]
     assert [row["files_added"] for row in rows] == [0, 2, 0, 0]
@@ -61,7 +62,7 @@ def test_rows_of_files_and_their_merging(table):
     assert rows[-1]["bytes_added"] == 0
 
 
-def test_changes_by_key(wh):
+def test_deletions_by_key_are_upserts_in_the_history(wh):
     table = wh.create_table("k", "id BIGINT, v STRING", primary_key=["id"], buckets=1)
     table.upsert([{"id": 1, "v": "a"}])
     table.delete([{"id": 1}])
@@ -70,7 +71,7 @@ def test_changes_by_key(wh):
     assert rows[1]["rows_deleted"] is None, "a change may replace a row"
 
 
-def test_rows_deleted_by_a_condition(table):
+def test_the_history_counts_rows_deleted_by_a_condition(table):
     table.append([{"id": n} for n in range(10)])
     assert table.delete(where=[("id", "<", 4)]) == 4
     assert [(row["operation"], row["rows_added"], row["rows_deleted"]) for row in history(table)] == [

@@ -10,6 +10,7 @@ from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.actions import TieredSnapshot, Trim
 from streamhouse_spark.read.read_snapshot import offset_after, offset_at, take_latest_snapshot, take_snapshot_as_of
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
@@ -117,7 +118,7 @@ class TestAsOf:
         commit(table, TieredSnapshot(1, third, clock.now_ms()))
         state = commit(table, Trim(third))
         for moment in moments[:3]:
-            with pytest.raises(OffsetsTrimmedError, match="does not keep commit times"):
+            with pytest.raises(OffsetsTrimmedError, match="does not store commit times"):
                 take_snapshot_as_of(state, moment)
         assert take_snapshot_as_of(state, moments[3]).hot == {
             b: OffsetRange(third[b], log.end) for b, log in state.buckets.items()
@@ -130,11 +131,11 @@ class TestAsOf:
         assert take_snapshot_as_of(state, clock.now_ms()).lake.snapshot_id == 2
 
 
-def test_offsets_at_moments(table, clock):
+def test_offsets_at_times_are_those_of_commits(table, clock):
     moments = fill(table, clock)
     for merged in (False, True):
         if merged:
-            table.merge_inline()
+            merge_inline(table)
         for log in table.state.buckets.values():
             bases = [0, *(log.end * (i + 1) // 4 for i in range(4))] if merged else None
             found = [offset_at(log, ms) for ms in moments]

@@ -7,7 +7,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake import file_access
-from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, FilesAhead
+from streamhouse_spark.lake.file_access import SMALL_BYTES_MAX, PrefetchedFiles
 from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -92,7 +92,7 @@ def test_small_files_come_whole_and_large_ones_in_two_steps(wh, remote, world):
     (key,) = [info.key for info in table.storage.list("lake/") if info.key.endswith(".parquet")]
     size = table.storage.size_bytes(key)
     for shown, depth, requests in [(size, 1, 1), (SMALL_BYTES_MAX + 1, 3, 3)]:
-        files = FilesAhead(remote, {}, [LakeSplit(f"{remote.url}/{key}", shown, ROWS)])
+        files = PrefetchedFiles(remote, {}, [LakeSplit(f"{remote.url}/{key}", shown, ROWS)])
         with remote.measured() as cost, files.open_input(f"{remote.url}/{key}") as source:
             assert source.read(4) == b"PAR1"
             source.seek(0)

@@ -50,7 +50,7 @@ def lose_recorded_snapshot(table: Table) -> None:
 def lose(table: Table, snapshot_id: int) -> None:
     lake = table.open_lake()
     if table.properties.datalake_format == "iceberg":
-        lake.place.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
+        lake.binding.load().maintenance.expire_snapshots().by_id(snapshot_id).commit()
     else:
         table.storage.delete(f"{lake.location}/snapshot/snapshot-{snapshot_id}")
     with pytest.raises(SnapshotExpiredError):

@@ -22,7 +22,7 @@ def test_each_has_its_columns_even_when_empty(wh, table):
     assert table.inspect.tiering().num_rows == 0
 
 
-def test_buckets(table):
+def test_the_buckets_table_shows_offsets_and_lag(table):
     table.append(pa.table({"id": range(100)}))
     table.log.commit(lambda *_: (TieredSnapshot(7, {0: 5}),))
     rows = {r["bucket"]: r for r in table.inspect.buckets().to_pylist()}
@@ -33,7 +33,7 @@ def test_buckets(table):
     assert all(r["log_start_offset"] == 0 and r["segments"] == 1 and r["size_bytes"] > 0 for r in rows.values())
 
 
-def test_segments(table, store):
+def test_the_segments_table_shows_inline_and_stored_rows(table, store):
     table.append([{"id": 1}])
     table.append(pa.table({"id": range(60_000)}))
     rows = table.inspect.segments().to_pylist()
@@ -46,7 +46,7 @@ def test_segments(table, store):
             assert store.size_bytes(row["file"]) == row["size_bytes"]
 
 
-def test_commits(table, clock):
+def test_the_commits_table_shows_actions_and_transactions(table, clock):
     table.append([{"id": 1}, {"id": 2}], transaction=Transaction("job", 4))
     clock.advance(5000)
     table.alter_properties({"comment": "y"})
@@ -60,7 +60,7 @@ def test_commits(table, clock):
     assert rows[1]["actions"] == "append"
 
 
-def test_schemas_options_and_tiering(table, clock):
+def test_system_tables_show_schemas_options_and_tiering(table, clock):
     assert table.inspect.schemas().to_pylist() == [{"schema_id": 1, "columns": "id BIGINT", "is_current": True}]
     assert table.inspect.options().to_pylist() == [
         {"key": "bucket.key", "value": "id"},
@@ -83,7 +83,7 @@ def test_they_are_of_the_newest_state(table, other_process):
     assert sum(table.inspect.buckets()["log_end_offset"].to_pylist()) == 1
 
 
-def test_columns_and_filters(wh, table):
+def test_system_tables_take_columns_and_filters(wh, table):
     table.append([{"id": i} for i in range(10)])
     view = wh.view("t$buckets")
     assert view.to_arrow(columns=["LAG", "bucket"]).column_names == ["lag", "bucket"]

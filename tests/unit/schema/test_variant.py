@@ -69,22 +69,24 @@ class TestType:
         ids=str,
     )
     def test_it_is_no_part_of_another_type(self, schema):
-        with pytest.raises(SchemaMismatchError, match="VARIANT inside another type; make the whole column VARIANT"):
+        with pytest.raises(
+            SchemaMismatchError, match="VARIANT inside another type; change the whole column to VARIANT"
+        ):
             TableSchema.of(schema)
         assert holds_variant(pa.map_(pa.string(), pa.list_(VARIANT)))
 
     def test_it_has_no_default(self):
-        with pytest.raises(SchemaMismatchError, match="can have no default"):
+        with pytest.raises(SchemaMismatchError, match="cannot have a default"):
             TableSchema.of("v variant default null + 1")
 
-    def test_the_stored_form(self):
+    def test_a_variant_column_comes_back_from_json_and_ddl(self):
         assert TableSchema.from_json(SCHEMA.to_json()) == SCHEMA
         assert SCHEMA.to_json()[1]["type"] == "variant"
         assert TableSchema.of(SCHEMA.ddl()) == SCHEMA
 
 
 class TestRows:
-    def test_python_values(self):
+    def test_python_values_are_stored_as_variants(self):
         from pyspark.sql.types import VariantVal
 
         values = [{"a": [1, None]}, [], "text", 5, True, Decimal("1.50"), dt.date(2026, 1, 31), b"\x00", None]
@@ -94,7 +96,7 @@ class TestRows:
         assert given["v"].null_count == 0, "JSON's null is a value"
         assert given.schema.equals(SCHEMA.arrow, check_metadata=True)
 
-    def test_arrow_values(self):
+    def test_arrow_structs_are_stored_as_variants(self):
         large = pa.struct([("metadata", pa.large_binary()), ("value", pa.binary_view())])
         for kind in (VARIANT, PLAIN, large):
             given = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([ONE, None], kind)})
@@ -105,25 +107,25 @@ class TestRows:
     @pytest.mark.parametrize(
         ("value", "message"),
         [
-            (object(), "a object is no value of a variant"),
+            (object(), "a object cannot be stored in a variant"),
             ({1: 2}, "an object has a name of type int"),
-            ({"a": {1}}, "a set is no value"),
+            ({"a": {1}}, "a set cannot be stored"),
             (Decimal(10) ** 40, "more than 38 digits"),
             (Decimal("1e-39"), "more than 38 digits"),
-            (Decimal("NaN"), "no number"),
+            (Decimal("NaN"), "is not a number"),
             ("\ud800", "surrogates"),
             (10**400, "too large"),
-            ("x" * BYTES_MAX, f"at most {BYTES_MAX} are possible"),
+            ("x" * BYTES_MAX, f"expected at most {BYTES_MAX}"),
         ],
         ids=lambda v: str(v)[:20].encode("ascii", "replace").decode(),
     )
     def test_python_values_that_none_can_be(self, value, message):
         with pytest.raises(
-            SchemaMismatchError, match=f"column 'v' of t has a value that no variant can be: .*{message}"
+            SchemaMismatchError, match=f"column 'v' of t has a value that a variant cannot hold: .*{message}"
         ):
             rows_of(value)
 
-    def test_too_deep(self):
+    def test_variants_nested_too_deep_are_rejected(self):
         value: list = []
         for _ in range(300):
             value = [value]
@@ -133,10 +135,18 @@ class TestRows:
     @pytest.mark.parametrize(
         ("kind", "value", "message"),
         [
-            (pa.string(), "{}", r"text is not parsed: parse it first \(in SQL with parse_json\)"),
+            (pa.string(), "{}", r"parse the strings first \(in SQL with parse_json\)"),
             (pa.int32(), 1, "cast the values first"),
-            (pa.struct([("value", pa.binary())]), {"value": b"1"}, "a variant has the fields value and metadata"),
-            (pa.struct([("value", pa.string()), ("metadata", pa.binary())]), ONE | {"value": "1"}, "both binary"),
+            (
+                pa.struct([("value", pa.binary())]),
+                {"value": b"1"},
+                "expected a struct of the binary fields value and metadata",
+            ),
+            (
+                pa.struct([("value", pa.string()), ("metadata", pa.binary())]),
+                ONE | {"value": "1"},
+                "expected a struct of the binary fields",
+            ),
         ],
         ids=str,
     )
@@ -153,7 +163,9 @@ class TestRows:
         given = pa.array([ONE, None, ONE, ONE | {part: wrong}, ONE], PLAIN)
         for first in range(4):
             table = pa.table({"id": pa.array(range(5 - first), pa.int32()), "v": given.slice(first)})
-            with pytest.raises(SchemaMismatchError, match=f"column 'v' of t has no variant in row {3 - first} of"):
+            with pytest.raises(
+                SchemaMismatchError, match=f"column 'v' of t has a malformed variant in row {3 - first} of"
+            ):
                 convert_to_schema(table, SCHEMA, table="t")
         assert first_malformed(pa.chunked_array([pa.array([ONE, None], VARIANT)] * 2)) is None
         assert first_malformed(pa.chunked_array([], VARIANT)) is None
@@ -195,7 +207,7 @@ class TestBytes:
         assert list(decode_variant(**parts)) == ["\U0001f600", "\uffff"]
 
     @pytest.mark.parametrize("number", [0, 1, 255, 256, 70_000])
-    def test_many_items(self, number):
+    def test_variants_of_many_items_come_back(self, number):
         items = list(range(number))
         assert decode_variant(**encode_variant(items)) == items
         objects = {f"name {i}": i for i in items[:5000]}
@@ -208,11 +220,11 @@ class TestBytes:
          (b"\x09a", b"\x01\x00\x00"), (b"\x05\xff", b"\x01\x00\x00"), (b"\x00", b"\x01\xff\x00")],
     )  # fmt: skip
     def test_bytes_that_are_no_variant(self, value, metadata):
-        with pytest.raises(ValueError, match="no variant"):
+        with pytest.raises(ValueError, match="unreadable variant"):
             decode_variant(value, metadata)
         if metadata[:1] == b"\x01":
             rows = pa.table({"v": pa.array([{"value": value, "metadata": metadata}], VARIANT)})
-            with pytest.raises(CorruptDataError, match="column 'v' has a value that is no variant"):
+            with pytest.raises(CorruptDataError, match="column 'v' has an unreadable variant"):
                 readable_rows(rows)
             assert readable_rows(rows.append_column("id", pa.array([1])).drop_columns(["v"])) == [{"id": 1}]
 

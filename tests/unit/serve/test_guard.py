@@ -75,7 +75,7 @@ def test_a_client_without_rights_sees_nothing_on_any_route(app):
     assert seen > 10
 
 
-def test_rights_by_table_over_http(app):
+def test_clients_reach_only_their_tables_over_http(app):
     def allowed(name):
         client = client_of(app, name)
         found = {("write", t) for t in NAMES if client.post(f"/api/v1/tables/{t}/rows", json=[]).status_code == 200}
@@ -112,7 +112,7 @@ def test_names_are_the_same_however_they_are_written(app):
     assert client.get("/api/v1/tables/sales.orders%2F..%2Fsales.other/rows").status_code in (400, 404)
 
 
-def test_wrong_tokens(app, monkeypatch):
+def test_clients_with_wrong_tokens_are_slowed_down(app, monkeypatch):
     monkeypatch.setattr(auth, "_WRONG_TOKENS_PER_S", 0.01)
     assert [client_of(app, None).get("/api/v1/tables").status_code for _ in range(3)] == [401, 429, 429]
     answer = client_of(app, None).get("/iceberg/v1/namespaces")
@@ -121,7 +121,7 @@ def test_wrong_tokens(app, monkeypatch):
     assert client_of(app, "shop").get("/api/v1/tables").status_code == 200, "others of the address go on"
 
 
-def test_a_client_beyond_its_limit(app):
+def test_a_client_beyond_its_limit_is_throttled_alone(app):
     client = client_of(app, "board")
     statuses = [client.get("/api/v1/tables").status_code for _ in range(6)]
     assert statuses == [200, *[429] * 5]
@@ -137,7 +137,7 @@ def test_a_stream_ends_with_its_token(warehouse):
     assert "event: rows" not in answer.text
 
 
-def test_the_audit_log(app, tmp_path):
+def test_requests_are_audited_with_their_client(app, tmp_path):
     shop = client_of(app, "shop")
     answer = shop.post("/api/v1/tables/sales.orders/rows", json=[{"id": 7}, {"id": 8}])
     shop.get("/api/v1/tables/ops.events/rows")
@@ -164,7 +164,7 @@ def test_an_audit_log_that_is_moved_away_begins_anew(tmp_path):
     audit.write({"n": 2})
     audit.close()
     assert [json.loads((tmp_path / name).read_text())["n"] for name in ("audit.log.1", "audit.log")] == [1, 2]
-    with pytest.raises(InvalidOptionError, match=r"--audit-log .* cannot be written"):
+    with pytest.raises(InvalidOptionError, match=r"--audit-log .* is not writable"):
         AuditLog(str(tmp_path / "absent" / "audit.log"), SimClock())
 
 

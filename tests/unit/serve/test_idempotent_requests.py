@@ -187,7 +187,7 @@ def test_a_race_of_two_requests_for_one_sequence_number_stores_one(warehouse):
         ([("Idempotency-Key", '""')], "printable ASCII"),
         ([("Idempotency-Key", "x" * 256)], "255"),
         ([("Idempotency-Key", "é".encode("latin-1"))], "printable ASCII"),
-        ([("Idempotency-Key", "a"), ("Idempotency-Key", "b")], "send one"),
+        ([("Idempotency-Key", "a"), ("Idempotency-Key", "b")], "expected at most one"),
         ([("Idempotency-Key", "a"), ("Producer-Id", "shop"), ("Producer-Sequence", "0")], "either"),
         ([("Producer-Id", "shop")], "send both"),
         ([("Producer-Sequence", "1")], "send both"),

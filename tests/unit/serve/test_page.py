@@ -35,7 +35,7 @@ def page(tmp_path):
         yield page
 
 
-def test_charts_of_rows_in_tiered_and_lag(warehouse, page):
+def test_the_page_charts_rows_and_lag(warehouse, page):
     orders = warehouse.table("sales.orders")
     with served(warehouse) as url:
         page.show(url, prefers_color_scheme="light", prefers_reduced_motion="reduce")
@@ -90,7 +90,7 @@ def test_a_screen_reader_and_a_keyboard_are_enough(warehouse, page):
 
 
 @pytest.mark.long
-def test_facts_of_a_table(warehouse, page):
+def test_the_page_shows_facts_of_a_table(warehouse, page):
     orders = warehouse.table("sales.orders")
     orders.move_consumer("dashboard", {0: 30})
     orders.append([{"id": 1}], transaction=Transaction("checkout", 7))
@@ -129,7 +129,7 @@ def fail(table, error, ago_ms=0, work="tiering"):
 
 
 @pytest.mark.long
-def test_rounds_that_fail(warehouse, page):
+def test_the_page_shows_failing_rounds(warehouse, page):
     orders = warehouse.table("sales.orders")
     orders.alter_properties({"table.datalake.freshness": "0s"})
     fail(orders, RuntimeError("a row is 4711"), ago_ms=2 * 3_600_000, work="maintenance")

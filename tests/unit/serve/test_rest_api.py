@@ -40,7 +40,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("kind", BODIES)
-def test_every_form_of_rows(client, warehouse, kind):
+def test_rows_are_written_in_every_form(client, warehouse, kind):
     answer = client.post(ROWS, content=BODIES[kind], headers={"Content-Type": f"{kind}; charset=utf-8"})
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"table": "sales.orders", "rows": 2, "offsets": {"0": [0, 2]}}
@@ -51,7 +51,7 @@ def test_every_form_of_rows(client, warehouse, kind):
     ]
 
 
-def test_arrow_both_ways(client):
+def test_rows_are_sent_and_returned_as_arrow(client):
     rows = pa.table({"id": [1, 2], "name": ["a", "b"]})
     kind = "application/vnd.apache.arrow.stream"
     assert client.post(ROWS, content=arrow_stream(rows), headers={"Content-Type": kind}).json()["rows"] == 2
@@ -62,7 +62,7 @@ def test_arrow_both_ways(client):
     assert client.get(f"{ROWS}?limit=1", headers={"Accept": "application/x-ndjson"}).text.count("\n") == 1
 
 
-def test_variants_as_json(client, warehouse):
+def test_variants_are_json_over_http(client, warehouse):
     path, paimon = ROWS.replace("orders", "events"), {"table.datalake.format": "paimon"}
     warehouse.create_table("sales.events", "id BIGINT NOT NULL, v VARIANT", primary_key=["id"], properties=paimon)
     rows = [{"id": 1, "v": {"a": [1, 2.5]}}, {"id": 2, "v": "text"}, {"id": 3, "v": None}]
@@ -121,18 +121,18 @@ API = "/api/v1/tables/sales.keyed"
     [
         ("POST", f"{API}/rows?mod=delete", "no parameter 'mod'; did you mean mode?"),
         ("POST", f"{API}/rows?Mode=delete", "did you mean mode?"),
-        ("POST", f"{API}/rows?mode=upsert&mode=delete", "'mode' is given 2 times"),
+        ("POST", f"{API}/rows?mode=upsert&mode=delete", "'mode' occurs 2 times"),
         ("POST", f"{API}/rows?bad-rows=skip", "did you mean bad_rows?"),
-        ("POST", f"{API}/rows?where=id=1", "there are mode, columns, bad_rows, dead_letters"),
+        ("POST", f"{API}/rows?where=id=1", "expected mode, columns, bad_rows, dead_letters"),
         ("POST", f"{API}/rows?=", "no parameter ''"),
         ("GET", f"{API}/rows?wher=id=1", "did you mean where?"),
-        ("GET", f"{API}/rows?filter=id=1", "there are where, columns, limit"),
-        ("GET", f"{API}/rows?limit=1&limit=2", "'limit' is given 2 times"),
+        ("GET", f"{API}/rows?filter=id=1", "expected where, columns, limit"),
+        ("GET", f"{API}/rows?limit=1&limit=2", "'limit' occurs 2 times"),
         ("GET", f"{API}/lookup?id=1&ids=1", "did you mean id?"),
         ("GET", f"{API}/changes?form=earliest", "did you mean from?"),
         ("GET", f"{API}?cost=1", "did you mean costs?"),
-        ("GET", "/api/v1/tables?database=sales", "it takes none"),
-        ("GET", "/api/v1/overview?table=sales.keyed", "it takes none"),
+        ("GET", "/api/v1/tables?database=sales", "expected none"),
+        ("GET", "/api/v1/overview?table=sales.keyed", "expected none"),
     ],
 )
 def test_a_parameter_that_a_request_does_not_have_is_an_error(client, warehouse, method, path, text):
@@ -149,7 +149,7 @@ def test_reads_that_cannot_be(client, asked):
     assert client.get(f"{ROWS}?{asked}").status_code == 400
 
 
-def test_too_much_at_once(client, warehouse, monkeypatch):
+def test_too_large_or_too_many_bodies_are_rejected(client, warehouse, monkeypatch):
     monkeypatch.setattr(rest_api, "BODY_BYTES_MAX", 100)
     assert client.post(ROWS, content=b"x" * 101).status_code == 413
     assert client.post(ROWS, content=iter([b"x" * 60, b"x" * 60])).status_code == 413
@@ -159,7 +159,7 @@ def test_too_much_at_once(client, warehouse, monkeypatch):
     assert client.get(ROWS).json() == []
 
 
-def test_rights(warehouse, tmp_path):
+def test_each_token_has_its_right_over_http(warehouse, tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text("# tokens\nread 0123456789abcdef\n\nwrite fedcba9876543210\n")
     access = parse_tokens(str(tokens))
@@ -185,7 +185,7 @@ def test_rights(warehouse, tmp_path):
     assert "0123456789abcdef" not in repr(access)
 
 
-def test_metrics_and_overview(client, warehouse):
+def test_metrics_and_overview_count_rows_and_errors(client, warehouse):
     client.post(ROWS, json=[{"id": 1}, {"id": 2}])
     client.get("/api/v1/tables/sales.absent")
     tables = {one["table"]: one for one in client.get("/api/v1/overview").json()["tables"]}

@@ -94,12 +94,12 @@ def test_too_many_are_refused_whole(client, monkeypatch):
     monkeypatch.setattr(row_bodies, "BAD_ROWS_MAX", 3)
     answer = client.post(f"{ROWS}?bad_rows=skip", json=[{"id": 1}, *[{"id": 0}] * 4])
     assert answer.status_code == 400
-    assert "more than 3 of 5 rows do not fit, and nothing was written; the first is row 1" in answer.text
+    assert "more than 3 of 5 rows are invalid, and nothing was written; the first is row 1" in answer.text
     monkeypatch.setattr(rest_api, "BAD_ROWS_SHOWN", 2)
     assert len(client.post(ROWS, json=[{"id": 1}, *[{"id": 0}] * 3]).json()["error"]["bad_rows"]) == 2
 
 
-def test_partial_updates(client):
+def test_partial_updates_over_http_keep_other_columns(client):
     keyed = "/api/v1/tables/sales.keyed/rows"
     client.post(keyed, json=[{"id": 1, "name": "a", "n": 1}])
     assert client.post(f"{keyed}?columns=id,n", json=[{"id": 1, "n": 2}, {"id": 2, "n": 3}]).status_code == 200
@@ -111,11 +111,11 @@ def test_partial_updates(client):
     ("asked", "text"),
     [
         ("bad_rows=ignore", "refuse, skip, dead-letter"),
-        ("bad_rows=dead-letter", "belong together"),
-        ("bad_rows=skip&dead_letters=sales.bad", "belong together"),
+        ("bad_rows=dead-letter", "require each other"),
+        ("bad_rows=skip&dead_letters=sales.bad", "require each other"),
         ("dead_letters=a.b.c", "a.b.c"),
-        ("columns=id", "for mode=upsert"),
-        ("mode=delete&bad_rows=skip", "for whole rows"),
+        ("columns=id", "requires mode=upsert"),
+        ("mode=delete&bad_rows=skip", "is not supported with columns="),
     ],
 )
 def test_requests_that_cannot_be(client, asked, text):

@@ -166,7 +166,7 @@ def test_origins_that_are_none(text):
 
 
 @pytest.mark.parametrize(("host", "names"), [("127.0.0.1", ()), ("::1", ()), ("0.0.0.0", ()), ("db1", ("db1",))])
-def test_the_name_that_a_server_listens_at(host, names):
+def test_a_server_answers_to_the_names_of_its_address(host, names):
     assert ListenAddress(host).names == names
 
 

@@ -17,7 +17,7 @@ def test_this_machine_alone_is_safe(host):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org"])
-def test_others_need_both(host):
+def test_a_public_address_needs_tls_and_tokens(host):
     tls = {"tls_cert": "cert.pem", "tls_key": "key.pem"}
     for listening, access in [
         (ListenAddress(host), Access()),

@@ -23,7 +23,7 @@ def table(tmp_path):
     return warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", buckets=2, properties=properties)
 
 
-def test_a_new_table(table):
+def test_a_new_table_has_no_rounds_or_readers(table):
     found = describe_table(table, ANONYMOUS)
     assert found["columns"][0] == {"name": "id", "type": "int64", "nullable": False}
     assert (found["buckets"], found["properties"]["table.log.ttl"]) == (2, "3d")
@@ -40,11 +40,11 @@ def test_rounds_say_how_many_rows_each_moved(table):
     assert found[0]["recorded_at"] >= found[1]["recorded_at"]
 
 
-def test_readers_and_writers(table):
+def test_readers_and_writers_show_their_progress(table):
     table.append([{"id": n, "name": "x"} for n in range(10)])
     table.append([{"id": 1, "name": "y"}], transaction=Transaction("first", 1))
     table.append([{"id": 2, "name": "y"}], transaction=Transaction("second", 9))
-    table.move_consumer("all", dict(table.refresh().ends))
+    table.follow("all", start="latest")
     table.move_consumer("none", {0: 0, 1: 0})
     found = describe_table(table, ANONYMOUS)
     assert [(one["consumer"], one["lag_rows"]) for one in found["readers"]] == [("all", 0), ("none", 12)]
@@ -83,7 +83,7 @@ def note(table, ago_ms=0):
     note_failure(table.storage, table.uuid, failed)
 
 
-def test_rounds_that_failed_until_one_succeeds(table):
+def test_failed_rounds_are_shown_until_one_succeeds(table):
     table.append([{"id": n, "name": "x"} for n in range(2)])
     note(table)
     (found,) = describe_failures(table)["failed_rounds"]

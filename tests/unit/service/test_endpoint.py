@@ -81,7 +81,7 @@ def service_of(location, warehouse: sh.Warehouse) -> Service:
         (ServiceHealth(STUCK_MS, 3, None, stopping=False), 503, 200, "ready"),
     ],
 )
-def test_probes(health, alive, ready, word):
+def test_probes_follow_the_health_of_the_service(health, alive, ready, word):
     with serve_until_exit(Observed(health), LOOPBACK) as address:
         assert get(address, "/livez")[0] == alive
         status, text = get(address, "/readyz?verbose")
@@ -115,7 +115,7 @@ def test_metrics_of_a_service_that_tiers(warehouse_path):
     assert found["streamhouse_service_ready",] == 1
 
 
-def test_metrics_of_requests(monkeypatch):
+def test_metrics_count_requests_by_store(monkeypatch):
     monkeypatch.setattr(METER, "_counts", {})
     METER.note("s3://b/wh", "tables/x", RequestCounts(gets=3, puts=2, failures=1, sent_bytes=10, received_bytes=20))
     METER.note("s3://c/wh", "tables/x", RequestCounts(gets=1))
@@ -185,7 +185,7 @@ def test_an_address_that_is_taken_is_told():
         ("host.name:0", ("host.name", 0)),
     ],
 )
-def test_addresses(text, address):
+def test_listen_addresses_are_parsed(text, address):
     assert parse_address(text) == address
 
 

@@ -1,4 +1,4 @@
-"""Events of OpenLineage about rounds of the tiering service."""
+"""OpenLineage events of tiering rounds, and the names of tables and lakes in them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import streamhouse_spark as sh
 from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError
+from streamhouse_spark.core.warehouse_layout import dataset_name
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
 from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service, StopRequested
@@ -126,7 +127,7 @@ def test_events_go_to_a_file(tmp_path, table):
     assert [line["run"]["runId"] for line in lines] == ["0", "1"]
 
 
-def test_events_are_posted(table):
+def test_openlineage_events_are_posted_as_json(table):
     taken = []
 
     class Takes(BaseHTTPRequestHandler):
@@ -155,3 +156,22 @@ def test_events_are_posted(table):
 def test_targets_that_take_no_events(target, text):
     with pytest.raises(InvalidOptionError, match=text):
         create_listener(target)
+
+
+@pytest.mark.parametrize(
+    ("url", "namespace", "name"),
+    [
+        ("s3://lakehouse/team/wh", "s3://lakehouse", "team/wh/sales.orders"),
+        ("s3://lakehouse", "s3://lakehouse", "sales.orders"),
+        ("gs://bucket/wh/", "gs://bucket", "wh/sales.orders"),
+        ("abfss://box@account.dfs.core.windows.net/wh", "abfss://box@account.dfs.core.windows.net", "wh/sales.orders"),
+        ("hdfs://names:8020/wh", "hdfs://names:8020", "wh/sales.orders"),
+        ("/data/wh", "file", "/data/wh/sales.orders"),
+    ],
+)
+def test_a_dataset_is_named_by_its_store(url, namespace, name):
+    assert dataset_name(url, "sales.orders") == (namespace, name)
+
+
+def test_a_lake_is_its_folder():
+    assert dataset_name("s3://b/wh", "lake/sales/orders") == ("s3://b", "wh/lake/sales/orders")

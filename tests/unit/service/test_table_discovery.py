@@ -6,7 +6,7 @@ import pytest
 
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from streamhouse_spark import CorruptDataError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import name_key, parse_name_key, parse_table_name
+from streamhouse_spark.core.warehouse_layout import name_key, parse_name_key, parse_table_name
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.service.tiering_service import POLL_MS, POLL_MS_MAX, Service
@@ -35,7 +35,7 @@ def found(known: TableDiscovery) -> list[str]:
     return sorted(table.state.name for table in known.discover().tables)
 
 
-def test_keys_of_names():
+def test_keys_of_name_pointers_are_parsed():
     path = parse_table_name("db.t").path
     assert parse_name_key(name_key(path, 12)) == (path, 12)
     for key in ("db/database.json", "db/t/names/", "db/t/names/1.json", "tables/aa/commits/00000001.json"):

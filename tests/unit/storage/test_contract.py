@@ -128,7 +128,7 @@ class TestWriting:
         assert store.read("a") == b"2"
 
     @pytest.mark.parametrize("key", ODD_KEYS)
-    def test_keys_with_odd_characters(self, store, key):
+    def test_keys_with_odd_characters_are_stored(self, store, key):
         if "\\" in key and store.url.startswith("abfss://"):
             with pytest.raises(StorageError, match="which Azure takes for a slash"):
                 store.put_if_absent(key, b"1")
@@ -216,7 +216,7 @@ class TestCreating:
         assert store.read_ranges("segments/large", [middle]) == [(chunk * 20)[slice(*middle)]]
 
     @pytest.mark.parametrize("size_bytes", [0, 1, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES])
-    def test_every_size(self, store, size_bytes):
+    def test_objects_of_every_size_are_created(self, store, size_bytes):
         data = bytes(size_bytes)
         with store.create("segments/a") as sink:
             sink.write(data)
@@ -269,7 +269,7 @@ class TestListing:
         assert store.list_names("sales/orders/names/") == ["1", "2"]
         assert store.list_names("absent/") == []
 
-    def test_sizes_and_times(self, store):
+    def test_a_listing_has_sizes_and_times(self, store):
         before_ms = store.now_ms()
         store.put_if_absent("a", b"12345")
         [info] = store.list("")
@@ -301,7 +301,7 @@ class TestTheRest:
             with store.commit_lock("commits/lock"), store.commit_lock("commits/lock"):
                 store.put("a", b"")
 
-    def test_it_survives_pickling(self, shared_store):
+    def test_a_pickled_store_is_the_same_store(self, shared_store):
         shared_store.put_if_absent("a", b"1")
         again = pickle.loads(pickle.dumps(shared_store))
         assert again.url == shared_store.url
@@ -310,7 +310,7 @@ class TestTheRest:
             again.put_if_absent("a", b"2")
 
     @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-    def test_it_survives_fork(self, shared_store):
+    def test_a_store_works_in_a_forked_child(self, shared_store):
         shared_store.put_if_absent("parent", b"1")
         child = os.fork()
         if child == 0:

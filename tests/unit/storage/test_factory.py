@@ -17,7 +17,7 @@ from streamhouse_spark.storage.s3.storage import S3Storage
 
 
 @pytest.mark.parametrize("form", ["{path}", "file://{path}", "file:{path}", "file://localhost{path}", "FILE://{path}"])
-def test_local_forms(tmp_path, form):
+def test_each_local_location_is_a_directory(tmp_path, form):
     (tmp_path / "wh").mkdir()
     (tmp_path / "wh" / "a").write_bytes(b"1")
     store = storage_for(form.format(path=tmp_path / "wh"))
@@ -32,7 +32,7 @@ def test_paths_are_taken_as_they_are_and_file_urls_are_decoded(tmp_path):
     assert storage_for(f"{tmp_path}/time 12:30/x").url == f"{tmp_path}/time 12:30/x"
 
 
-def test_relative_paths_and_home(tmp_path, monkeypatch):
+def test_relative_and_home_paths_are_resolved(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert storage_for("wh").url == str(tmp_path / "wh")
@@ -40,18 +40,18 @@ def test_relative_paths_and_home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/wh", "s3a://bucket/wh", "S3://bucket/wh"])
-def test_s3_forms(url):
+def test_each_s3_url_is_an_s3_store(url):
     assert isinstance(storage_for(url), S3Storage)
 
 
 @pytest.mark.parametrize("url", ["gs://bucket/wh", "abfss://box@account.dfs.core.windows.net/wh"])
-def test_googles_and_azures_forms(url):
+def test_each_gcs_and_azure_url_is_a_blob_store(url):
     store = storage_for(url)
     assert isinstance(store, BlobStorage)
     assert store.url == url
 
 
-def test_hdfs_forms():
+def test_each_hdfs_url_is_an_hdfs_store():
     for url in ("hdfs://namenode:8020/wh", "hdfs://nameservice/wh"):
         store = storage_for(url)
         assert isinstance(store, HdfsStorage)
@@ -67,7 +67,7 @@ def test_other_schemes_name_the_supported_ones(location):
 
 
 @pytest.mark.parametrize("location", ["", "file://host/wh", "file:///wh?x=1", "file:///wh#x"])
-def test_bad_locations(location):
+def test_bad_locations_of_a_store_are_rejected(location):
     with pytest.raises(InvalidOptionError):
         storage_for(location)
 

@@ -1,23 +1,28 @@
-"""Features that only a directory has: links, fsync, temporary files, locks, and errors of the operating system."""
+"""Features that only a directory has: links, fsync, temporary files, the commit lock, and errors of the system."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import pickle
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from faults.sim import SimClock, sim_world
+from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import (
     CorruptDataError,
     ObjectExistsError,
     ObjectNotFoundError,
     StorageError,
 )
-from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.storage import local
+from streamhouse_spark.storage import local as storage_local
+from streamhouse_spark.storage.local import LocalStorage, hold_lock_file, only_process
 
 
 @pytest.fixture
@@ -105,7 +110,7 @@ class TestDurability:
 
 
 class TestTemporaryFiles:
-    def test_none_is_left(self, store, root):
+    def test_failed_writes_leave_no_temporary_file(self, store, root):
         store.put_if_absent("a", b"1")
         for ask in (lambda: store.put_if_absent("a", b"2"), lambda: enter(store, "a")):
             with pytest.raises(ObjectExistsError):
@@ -159,7 +164,7 @@ class TestErrors:
         assert [i.key for i in store.list("")] == ["a"]
         assert store.list_temporary("") == []
 
-    def test_absent_and_no_folder(self, store):
+    def test_an_absent_key_below_a_file_is_not_found(self, store):
         store.put_if_absent("a", b"1")
         for key in ("b", "a/b", "a/b/c"):
             with pytest.raises(ObjectNotFoundError):
@@ -234,3 +239,103 @@ def test_a_key_leads_nowhere_else(store, root, key):
     assert (root.parent / "x").read_bytes() == b"secret"
     store.put("a..b/..c", b"1")
     assert store.read("a..b/..c") == b"1"
+
+
+S_MAX = 60
+
+
+@pytest.fixture
+def lock_path(tmp_path) -> Path:
+    return tmp_path / ".lock"
+
+
+def is_locked(lock_path: Path) -> bool:
+    file = os.open(lock_path, os.O_RDWR)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(file)
+    return False
+
+
+def test_another_process_waits_until_the_lock_is_released(lock_path, monkeypatch):
+    monkeypatch.setattr(local, "WAIT_MS_MAX", 1000 * S_MAX)
+    events: list[str] = []
+
+    def wait() -> None:
+        with hold_lock_file(str(lock_path), SystemClock()):
+            events.append("second")
+
+    with hold_lock_file(str(lock_path), SystemClock()):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(0.05)
+        events.append("first")
+    thread.join(S_MAX)
+    assert events == ["first", "second"]
+
+
+def test_a_stopped_process_does_not_stop_the_others(lock_path):
+    with hold_lock_file(str(lock_path), SystemClock()):
+        with hold_lock_file(str(lock_path), SystemClock()):
+            assert is_locked(lock_path)
+        assert is_locked(lock_path), "the second process gives up its wait, not the first one's lock"
+    assert not is_locked(lock_path)
+
+
+def test_a_missing_folder_is_reported_by_the_put_and_not_by_the_lock(tmp_path):
+    with hold_lock_file(str(tmp_path / "none" / ".lock"), SystemClock()):
+        pass
+
+
+def test_a_store_can_be_sent_to_another_process(tmp_path):
+    sent = pickle.loads(pickle.dumps(LocalStorage(str(tmp_path))))
+    with sent.commit_lock(".lock"):
+        assert is_locked(tmp_path / ".lock")
+
+
+def test_only_one_process_holds_the_lock(tmp_path):
+    lock_path = tmp_path / ".tmp-work"
+    with only_process(str(lock_path)) as first:
+        with only_process(str(lock_path)) as second:
+            assert (first, second) == (True, False)
+        assert lock_path.exists()
+    assert not lock_path.exists()
+    with only_process(str(lock_path)) as again, only_process(None) as elsewhere:
+        assert again
+        assert elsewhere
+    with only_process(str(tmp_path / "no folder" / "file")) as alone:
+        assert alone
+
+
+@pytest.mark.parametrize(("fsync", "expected"), [(True, 2), (False, 0)], ids=["fsync", "no fsync"])
+def test_writing_back_begins_early_and_changes_nothing(tmp_path, monkeypatch, fsync, expected):
+    begun = []
+    monkeypatch.setattr(storage_local, "_WRITEBACK_BYTES", 100)
+    monkeypatch.setattr(storage_local, "_writeback_starter", lambda: begun.append)
+    storage = LocalStorage(str(tmp_path), fsync=fsync)
+    data = os.urandom(330)
+    with storage.create("large") as sink:
+        for start in range(0, len(data), 30):
+            sink.write(data[start : start + 30])
+    assert storage.read("large") == data
+    assert len(begun) == expected  # after each 120 bytes
+
+
+def test_a_system_without_the_call_writes_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(storage_local, "_WRITEBACK_BYTES", 1)
+    monkeypatch.setattr(storage_local, "_writeback_starter", lambda: None)
+    storage = LocalStorage(str(tmp_path))
+    with storage.create("large") as sink:
+        sink.write(b"rows")
+    assert storage.read("large") == b"rows"
+
+
+def test_the_call_takes_an_open_file(tmp_path):
+    start = storage_local._writeback_starter()
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"rows")
+        file.flush()
+        assert start is None or start(file.fileno()) == 0

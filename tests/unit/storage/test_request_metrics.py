@@ -16,7 +16,7 @@ def fresh_counts(monkeypatch):
     monkeypatch.setattr(METER, "_counts", {})
 
 
-def test_sums_and_differences():
+def test_request_counts_are_added_and_subtracted():
     one = RequestCounts(gets=2, puts=1, received_bytes=10)
     both = one + RequestCounts(lists=3, deletes=4, heads=5, puts=1, sent_bytes=7)
     assert both == RequestCounts(gets=2, heads=5, puts=2, lists=3, deletes=4, sent_bytes=7, received_bytes=10)

@@ -9,7 +9,7 @@ import pytest
 from faults.faulty_storage import FaultyStorage
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, Warehouse
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.read import archive_scan
 from streamhouse_spark.storage.request_metrics import NO_REQUESTS
@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 FREE = {"puts_usd_per_1000": 0, "gets_usd_per_1000": 0, "stored_usd_per_gib_month": 0}
 
 
-def test_an_estimate_by_hand():
+def test_an_estimate_equals_one_by_hand():
     found = estimate(CostModelInput(86_400, 0, hot_bytes=GIB, lake_bytes=9 * GIB, looks_per_day=1000))
     assert found.puts_per_day == pytest.approx(86_400 * costs.COMMIT_PUTS)
     assert found.gets_per_day == pytest.approx(86_400 * costs.COMMIT_GETS + 1000)
@@ -54,7 +54,7 @@ def test_impossible_prices_are_refused(given):
         Prices.of(given)
 
 
-def test_the_pace_of_the_last_day(wh, clock):
+def test_an_estimate_follows_the_pace_of_the_last_day(wh, clock):
     table = wh.create_table("t", "id BIGINT", buckets=2)
     for _ in range(300):  # two days ago
         table.append([{"id": 1}])

@@ -106,8 +106,8 @@ def test_neither_they_nor_the_columns_that_they_use_can_change(wh):
         (lambda: table.rename_column("day", "x"), "'day' cannot be renamed: it is generated"),
         (lambda: table.widen_column("n", "bigint"), "the expression is a bigint; give the column this type"),
         (lambda: table.set_default("twice", 3), "has DEFAULT as well"),
-        (lambda: table.alter(unset_properties=["table.generated.day"]), "is fixed when the table is created"),
-        (lambda: table.alter(set_properties={"table.generated.id": "n"}), "is fixed when the table is created"),
+        (lambda: table.alter(unset_properties=["table.generated.day"]), "is fixed at creation"),
+        (lambda: table.alter(set_properties={"table.generated.id": "n"}), "is fixed at creation"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
             refused()

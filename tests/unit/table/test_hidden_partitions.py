@@ -55,22 +55,22 @@ class TestCreation:
     @pytest.mark.parametrize(
         ("fields", "given", "says"),
         [
-            (["days(ts)"], {"partition.fields": "hours(ts)"}, "give one"),
+            (["days(ts)"], {"partition.fields": "hours(ts)"}, "leave one out"),
             (["days(region)"], {}, "expected a date or a timestamp"),
             (["days(ts)", "ts"], {}, "'ts' occurs twice"),
-            (["days(ts)"], {"table.datalake.format": "paimon"}, "need an Iceberg lake"),
+            (["days(ts)"], {"table.datalake.format": "paimon"}, "found a transform and a Paimon lake"),
             (["days(ts)"], {"primary.key": "id"}, "'ts' is not in primary.key"),
             (["days(ts)"], {"table.auto-partition.enabled": "true"}, "has no partition columns"),
         ],
     )
-    def test_what_cannot_be(self, wh, fields, given, says):
+    def test_partition_fields_that_cannot_be_are_rejected(self, wh, fields, given, says):
         ddl = DDL.replace("id BIGINT", "id BIGINT NOT NULL")
         with pytest.raises(InvalidOptionError, match=says):
             wh.create_table("d.bad", ddl, partition_by=fields, properties=given)
         assert wh.create_table("d.bad", ddl).state.partition_by == ()
 
     def test_the_property_is_not_set(self, table):
-        with pytest.raises(InvalidOptionError, match=r"which set_partitioning\(…\) changes"):
+        with pytest.raises(InvalidOptionError, match=r"change the partitioning with set_partitioning\(…\)"):
             table.alter(set_properties={"partition.fields": "hours(ts), region"})
 
 
@@ -123,16 +123,16 @@ class TestLake:
         assert ids(table.lake.to_arrow()) == [0, 1, 5]
         table.overwrite_partitions([{"id": 6, "at, then": START, "region": "eu"}])
         assert ids(table.to_arrow()) == [1, 6]
-        with pytest.raises(InvalidOptionError, match="it is cut into partitions"):
+        with pytest.raises(InvalidOptionError, match="it is the source of a partition field"):
             table.alter(drop_columns=["at, then"])
         for name in ("ts_day", "at, then_day"):
-            with pytest.raises(SchemaMismatchError, match="partition by bucket or transform"):
+            with pytest.raises(SchemaMismatchError, match="bucket or transform partition"):
                 table.alter(add_columns=f"`{name}` INT")
 
 
 class TestReplacing:
     @pytest.mark.parametrize("is_tiered", [False, True])
-    def test_partitions_of_new_rows(self, table, is_tiered):
+    def test_hidden_partitions_of_new_rows_are_replaced(self, table, is_tiered):
         table.append(rows(*range(8)))
         if is_tiered:
             tier(table)
@@ -142,7 +142,7 @@ class TestReplacing:
         assert ids(table.lake.to_arrow()) == [0, 2, 4, 5, 6, 7, 100]
 
     @pytest.mark.parametrize("is_tiered", [False, True])
-    def test_of_a_table_with_a_key(self, wh, is_tiered):
+    def test_hidden_partitions_of_a_keyed_table_are_replaced(self, wh, is_tiered):
         table = wh.create_table("d.k", DDL, primary_key=["ts", "id"], partition_by=["days(ts)"], buckets=2)
         table.upsert(rows(*range(8)))
         if is_tiered:
@@ -159,5 +159,5 @@ class TestReplacing:
 
     def test_a_table_with_transforms_alone_has_no_partition_to_drop(self, wh):
         table = wh.create_table("d.only", DDL, partition_by=["days(ts)"])
-        with pytest.raises(InvalidOptionError, match="DELETE those of a condition"):
+        with pytest.raises(InvalidOptionError, match="delete rows with DELETE"):
             table.drop_partition({"ts": START})

@@ -101,7 +101,7 @@ def test_they_end_with_64_bits(wh):
     assert numbers(table) == [2**63 - 3, 2**63 - 1]
 
 
-def test_checks_see_them(wh):
+def test_constraints_see_identity_numbers(wh):
     table = made(wh, properties={**ALWAYS, "table.constraint.few": "id < 3"})
     table.append([{"v": 1}, {"v": 2}])
     with pytest.raises(ConstraintViolatedError, match="few"):
@@ -171,11 +171,11 @@ def test_merge_engines_keep_it(wh, own_cache, engine):
         ("id INT, v INT", ALWAYS, {}, "has the type int; make it a BIGINT"),
         ("id BIGINT NOT NULL, v INT", ALWAYS, {}, "has NOT NULL; leave it out"),
         ("id BIGINT DEFAULT 5, v INT", ALWAYS, {}, "has DEFAULT; leave it out"),
-        ("id BIGINT, v INT", {"table.identity.x": "ALWAYS"}, {}, "there is no such column"),
+        ("id BIGINT, v INT", {"table.identity.x": "ALWAYS"}, {}, "found no such column"),
         ("id BIGINT, v INT", {"table.identity.id": "sometimes"}, {}, "expected ALWAYS or BY DEFAULT"),
         ("id BIGINT, v INT", {"table.identity.id": "ALWAYS INCREMENT BY 0"}, {}, "a step that is not 0"),
         ("id BIGINT, v INT", {"table.identity.id": f"ALWAYS START WITH {2**63}"}, {}, "of 64 bits"),
-        ("id BIGINT, v BIGINT", {**ALWAYS, "table.identity.v": "ALWAYS"}, {}, "a table can have only one"),
+        ("id BIGINT, v BIGINT", {**ALWAYS, "table.identity.v": "ALWAYS"}, {}, "expected at most one in a table"),
         ("id BIGINT, v INT", {**ALWAYS, "bucket.key": "id", "bucket.num": "2"}, {}, "of the bucket.key"),
         ("id BIGINT, v INT", ALWAYS, {"partition_by": ["id"]}, "one that gives the partition"),
         ("id BIGINT, v BIGINT", {**ALWAYS, "table.generated.v": "id * 2"}, {}, "used by the generated column 'v'"),
@@ -193,16 +193,16 @@ def test_what_cannot_be_is_refused(wh, columns, properties, more, says):
         made(wh, "a.t", columns, properties, **more)
 
 
-def test_it_cannot_change(wh):
+def test_an_identity_column_cannot_change(wh):
     table = made(wh)
     version = table.state.version
     for refused, says in (
         (lambda: table.rename_column("id", "x"), "'id' cannot be renamed: it is an identity column"),
         (lambda: table.drop_column("id"), "'id' cannot be dropped: it is an identity column"),
         (lambda: table.set_default("id", 3), "has DEFAULT; leave it out"),
-        (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed when the table is created"),
-        (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed when the table is created"),
-        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be handed out twice"),
+        (lambda: table.alter(unset_properties=["table.identity.id"]), "is fixed at creation"),
+        (lambda: table.alter(set_properties={"table.identity.v": "ALWAYS"}), "is fixed at creation"),
+        (lambda: table.forget_transactions("streamhouse.identity.1"), "would be allocated twice"),
     ):
         with pytest.raises(InvalidOptionError, match=says):
             refused()

@@ -31,6 +31,7 @@ from streamhouse_spark.log.checkpoint import as_stored, write_checkpoint
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.table import alter
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -77,7 +78,7 @@ def planned(table: Table, files_min: int) -> list:
     """The groups of files that compaction would join, were so few worth it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compaction, "COMPACT_FILES_MIN", files_min)
-        place = table.open_lake().place
+        place = table.open_lake().binding
         lake = place.require()
         return compaction.plan_compaction(place, lake, lake.current_snapshot())
 
@@ -158,12 +159,12 @@ class TestTheRecord:
             (["days(region)"], "expected a date or a timestamp"),
             (["days(ts)", "ts"], "'ts' occurs twice"),
             (["weeks(ts)"], "unknown transform 'weeks'"),
-            (["id", "ts", "region", "day"], "leave one for the data"),
+            (["id", "ts", "region", "day"], "partition by fewer columns"),
             (["days(ts)", "bucket(4, id)"], r"bucket\(4, id\): table d.t has bucket\(2, id\)"),
-            (["bucket(2, region)"], "is fixed when it is created"),
+            (["bucket(2, region)"], "which cannot be changed"),
         ],
     )
-    def test_what_cannot_be(self, table, fields, says):
+    def test_partitionings_that_cannot_be_are_rejected(self, table, fields, says):
         version = table.state.version
         with pytest.raises(InvalidOptionError, match=says):
             table.set_partitioning(fields)
@@ -171,9 +172,9 @@ class TestTheRecord:
             table.set_partitioning(["days(unknown)"])
         assert table.refresh().version == version
 
-    def test_tables_that_cannot(self, wh):
+    def test_tables_with_a_fixed_partitioning_reject_a_change(self, wh):
         paimon = wh.create_table("d.p", DDL, partition_by=["day"], properties={"table.datalake.format": "paimon"})
-        with pytest.raises(InvalidOptionError, match="paimon lake, whose partition keys are fixed"):
+        with pytest.raises(InvalidOptionError, match="has a paimon lake, expected Iceberg"):
             paimon.set_partitioning(["region"])
         made = wh.create_table("d.q", DDL, partition_by=["region"], properties={"table.datalake.format": "paimon"})
         made.append(paimon.to_arrow())
@@ -186,7 +187,7 @@ class TestTheRecord:
             keyed.set_partitioning(["region"])
         branched = wh.create_table("d.b", DDL)
         branched.create_branch("audit")
-        with pytest.raises(InvalidOptionError, match="changing the partitioning is for its table"):
+        with pytest.raises(InvalidOptionError, match="not changing the partitioning; use its table"):
             branched.branch("audit").set_partitioning(["region"])
         assert all(t.refresh().former_partitionings == () for t in (paimon, expiring, keyed, branched))
         view = replace(branched.state, properties={VIEW: "select 1"})
@@ -247,7 +248,7 @@ class TestTheLake:
         assert table.lake.metadata("partitions").num_rows == 2
         assert table.lake.metadata("files").num_rows == 2
         for name in ("name_trunc", "name_trunc_"):
-            with pytest.raises(SchemaMismatchError, match="partition by bucket or transform"):
+            with pytest.raises(SchemaMismatchError, match="bucket or transform partition"):
                 table.alter(add_columns=f"{name} INT")
 
     def test_several_changes_between_two_rounds_are_one(self, table):
@@ -302,7 +303,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.append(rows(1))
         tier(table)
-        with pytest.raises(CommitConflictError, match="was altered since this round began"):
+        with pytest.raises(CommitConflictError, match="was altered after this round started"):
             stale.create_or_evolve()
         assert lake_of(table).metadata.default_spec_id == 1
 
@@ -325,7 +326,7 @@ class TestTheLake:
         for number in range(8, 16, 2):
             table.append(rows(number, number + 1))
             tier(table)
-        groups = [{file.place[0] for file in group.stored} for group in planned(table, files_min=2)]
+        groups = [{file.partition[0] for file in group.stored} for group in planned(table, files_min=2)]
         assert sorted(map(sorted, groups)) == sorted([[spec_id] for found in groups for spec_id in found])
         table.delete(where=[("id", "<", 3)])
         tier(table)
@@ -345,7 +346,7 @@ class TestTheLake:
         table.set_partitioning(["region"])
         table.retier()
         tier(table)
-        metadata = table.open_lake().place.require().metadata
+        metadata = table.open_lake().binding.require().metadata
         assert [[f.name for f in spec.fields] for spec in metadata.partition_specs] == [["region", "id_bucket"]]
         assert ids(table.lake.to_arrow()) == [0, 1]
 
@@ -354,13 +355,13 @@ class TestTheLog:
     def test_writers_that_staged_before_are_taken_and_their_partitions_are_those_of_then(self, wh):
         table = wh.create_table("d.p", DDL, partition_by=["region"])
         table.append(rows(0))
-        staged = table.stager().stage(pa.Table.from_pylist(rows(1, 2), schema=table.schema))
+        staged = table.log_writer.stager().stage(pa.Table.from_pylist(rows(1, 2), schema=table.schema))
         table.set_partitioning(["day"])
-        table.commit(staged)
+        table.log_writer.commit(staged)
         table.append(rows(3))
         check_reads(table, [0, 1, 2, 3])
         assert [s.schema_id for s in table.state.live_segments()] == [1, 1, 2]
-        table.merge_inline()
+        merge_inline(table)
         found = {s.schema_id: s.partitions for s in table.state.live_segments()}
         assert found[1] is not None
         assert {values for (values,) in found[1]} == {"eu", "us", None}, "merged rows keep the columns of then"
@@ -413,10 +414,10 @@ class TestColumns:
             {"drop_columns": ["n"]}, {"rename_columns": {"n": "m"}}, {"widen_columns": {"n": "bigint"}},
             {"drop_columns": ["ts"]},
         ):  # fmt: skip
-            with pytest.raises(InvalidOptionError, match="the table was partitioned by it"):
+            with pytest.raises(InvalidOptionError, match="older lake files are partitioned by it"):
                 table.alter(**change)
         table.alter(rename_columns={"ts": "at"})
-        with pytest.raises(SchemaMismatchError, match="partition by bucket or transform"):
+        with pytest.raises(SchemaMismatchError, match="bucket or transform partition"):
             table.alter(add_columns="ts_day INT")
         table.append([{"id": 2, "n": 2, "at": START}])
         tier(table)
@@ -458,7 +459,7 @@ class TestParts:
         check_reads(table, left)
         tier(table)
         check_lake(table, left)
-        with pytest.raises(InvalidOptionError, match="'region' is no partition column"):
+        with pytest.raises(InvalidOptionError, match="'region' is not a partition column"):
             table.drop_partition({"region": "eu"})
 
     def test_partitions_of_new_rows_are_replaced(self, table):
@@ -483,7 +484,7 @@ class TestParts:
         table.overwrite_partitions([row(0) | {"id": 300}])
         assert ids(table.to_arrow()) == [n for n in range(10) if n % 3 != 0] + [300]
 
-    def test_where_they_lie(self, table):
+    def test_the_partitions_table_counts_rows_of_all_partitionings(self, table):
         found = {r["day"]: r for r in table.inspect.partitions().to_pylist()}
         days = [row(n)["day"] for n in (0, 4, 8)]
         counts = {day: (found[day]["hot_rows"], found[day]["lake_rows"]) for day in found}
@@ -532,7 +533,7 @@ class TestVersions:
             clone.append(rows(9))
             tier(clone)
             check_reads(clone, [*numbers, 9])
-            lake = clone.open_lake().place.require()
+            lake = clone.open_lake().binding.require()
             assert [f.name for f in lake.spec().fields] == ["region", "id_bucket"]
             assert ids(lake.scan().to_arrow()) == [*numbers, 9]
 
@@ -546,7 +547,7 @@ class TestVersions:
         tier(table)
         check_lake(table, [0, 1, 2])
 
-    def test_streams_go_on(self, table):
+    def test_a_tail_continues_over_a_change_of_partitioning(self, table):
         table.append(rows(0))
         table.set_partitioning(["region"])
         table.append(rows(1))

@@ -54,7 +54,7 @@ def test_deleted_rows_of_files_from_before_the_partitioning_was_changed(wh):
     assert {key: found[1] for key, found in shown(table).items()} == {("fr",): 2, ("it",): 1}
 
 
-def test_log_and_lake(wh, lake_format):
+def test_partitions_show_rows_in_log_and_lake(wh, lake_format):
     properties = {"bucket.num": "2", "bucket.key": "id", "table.datalake.format": lake_format}
     columns = "id BIGINT, day DATE, land STRING"
     table = wh.create_table("t", columns, partition_by=["day", "land"], properties=properties)
@@ -116,7 +116,7 @@ def delete_file(count, name):
     )
 
 
-def test_by_key(wh, lake_format, own_cache):
+def test_partitions_of_keyed_tables_show_their_rows(wh, lake_format, own_cache):
     properties = {"table.datalake.format": lake_format}
     table = wh.create_table(
         "t", "id INT, day DATE", primary_key=["id", "day"], partition_by=["day"], properties=properties
@@ -132,7 +132,7 @@ def test_by_key(wh, lake_format, own_cache):
     assert shown(table)[(WED,)] == (0, 1, 1)
 
 
-def test_rows_by_key_without_a_lake(wh, clock, monkeypatch, own_cache):
+def test_partitions_of_keyed_tables_without_a_lake_show_their_rows(wh, clock, monkeypatch, own_cache):
     monkeypatch.setattr(kv_snapshots, "CHANGES_MIN", 1)
     properties = {"table.datalake.enabled": "false", "table.log.ttl": "1h"}
     table = wh.create_table(
@@ -196,7 +196,7 @@ def test_a_table_without_partitions_has_none(wh):
     table = wh.create_table("t", "id INT")
     for ask in (table.inspect.partitions, lambda: wh.view("t$partitions")):
         with pytest.raises(
-            InvalidNameError, match=r"t\$partitions: the table is not partitioned by columns; \$buckets says where"
+            InvalidNameError, match=r"t\$partitions: the table is not partitioned by columns; use \$buckets"
         ):
             ask()
     with pytest.raises(InvalidNameError) as error:

@@ -107,13 +107,13 @@ def test_the_clone_of_a_paused_view_is_a_plain_table(wh, view):
     pause_refreshes(view)
     clone = wh.clone_table("gold.v", "gold.c")
     assert VIEW not in clone.state.properties
-    with pytest.raises(InvalidOptionError, match=r"gold\.c is no materialized table"):
+    with pytest.raises(InvalidOptionError, match=r"gold\.c is not a materialized table"):
         pause_refreshes(clone)
 
 
 def test_what_is_no_view_and_what_is_gone(wh, view):
     plain = wh.create_table("db.plain", "k INT")
-    with pytest.raises(InvalidOptionError, match="no materialized table"):
+    with pytest.raises(InvalidOptionError, match="is not a materialized table"):
         resume_refreshes(plain)
     wh.drop_table("gold.v")
     with pytest.raises(TableNotFoundError):

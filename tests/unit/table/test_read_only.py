@@ -109,7 +109,7 @@ def test_a_refusal_after_another_failure_is_no_answer_on_a_remote_store(memory, 
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId"])
-def test_s3(code):
+def test_a_write_that_s3_denies_is_refused_for_good(code):
     answer = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
     error = storage_error(ClientError(answer, "PutObject"), "write", "s3://b/k", ())
     assert isinstance(error, StorageRefusedError)

@@ -292,7 +292,7 @@ def test_the_plan_says_what_is_read_and_what_is_skipped(wh):
     ("ask", "error", "text"),
     [
         (lambda table: table.scan(columns=["nope"]).to_arrow(), SchemaMismatchError, "no column 'nope'"),
-        (lambda table: table.scan(filter="nope = 1").to_arrow(), SchemaMismatchError, "unknown column 'nope'"),
+        (lambda table: table.scan(filter="nope = 1").to_arrow(), SchemaMismatchError, "no column 'nope'"),
         (lambda table: table.scan(filter="id >").to_arrow(), InvalidOptionError, "at character 5"),
         (lambda table: table.scan(filter=3).to_arrow(), InvalidOptionError, "expected a list"),
         (lambda table: table.scan(limit=-1), InvalidOptionError, "limit"),

@@ -8,6 +8,7 @@ import pytest
 from kit.tables import TableCase, tier
 from streamhouse_spark import OffsetsTrimmedError, TableNotFoundError
 from streamhouse_spark.log.actions import Trim
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 TABLE = TableCase("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
 
@@ -34,12 +35,12 @@ class TestChangelog:
             table.append([{"id": j, "name": f"{i}"} for j in range(i)])
         before = view.to_arrow()
         assert before.num_rows == sum(range(20))
-        table.merge_inline()
+        merge_inline(table)
         assert view.to_arrow().equals(before)
         for _ in range(10):
             table.append(pa.table({"id": range(30_000)}))
         before = view.to_arrow()
-        assert table.merge_small() > 10
+        assert merge_small(table) > 10
         assert view.to_arrow().combine_chunks().equals(before.combine_chunks())
 
     def test_it_shows_what_the_hot_log_holds(self, wh, table):
@@ -59,7 +60,7 @@ class TestChangelog:
         tiered = table.refresh().ends
         table.append([{"id": i} for i in range(90, 100)])
         table.log.commit(lambda *_: (Trim({0: tiered[0], 1: tiered[1] // 2}),))
-        table.merge_inline()
+        merge_inline(table)
         rows = wh.view("sales.orders$changelog").to_arrow()
         assert rows.schema == wh.view("sales.orders$changelog").schema
         starts = {b: log.start for b, log in table.refresh().buckets.items()}
@@ -84,7 +85,7 @@ class TestChangelog:
         with pytest.raises(OffsetsTrimmedError, match=r"bucket 0 .*tail\(start='earliest'\)"):
             wh.view("sales.orders$changelog").to_arrow()
 
-    def test_columns_and_filters(self, wh, table):
+    def test_a_changelog_view_takes_columns_and_filters(self, wh, table):
         table.append([{"id": i, "name": str(i)} for i in range(10)])
         view = wh.view("sales.orders$changelog")
         found = view.to_arrow(columns=["NAME", "_log_offset"], filter=[("id", ">=", 8)])
@@ -99,14 +100,14 @@ class TestChangelog:
         assert rows.schema.names[-1] == "name"
 
 
-def test_the_table_itself(wh, table):
+def test_a_view_without_a_suffix_is_the_table(wh, table):
     table.append([{"id": 1}])
     view = wh.view("sales.orders")
     assert view.schema == table.schema
     assert view.to_arrow(columns=["id"]).to_pylist() == [{"id": 1}]
 
 
-def test_a_view_of_a_dropped_table(wh, table, other_process):
+def test_a_view_of_a_dropped_table_fails(wh, table, other_process):
     views = [wh.view(f"sales.orders{suffix}") for suffix in ("", "$changelog", "$buckets", "$commits")]
     other_process().drop_table("sales.orders")
     for view in views:

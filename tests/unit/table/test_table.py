@@ -17,7 +17,7 @@ from faults.faulty_storage import FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import BucketOffsets, OffsetRange, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segments_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, segments_prefix
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
     InvalidOptionError,
@@ -28,6 +28,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.record import RECORD_BYTES_MAX
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
@@ -85,7 +86,7 @@ class TestInput:
             "other types", "dictionary", "chunks",
         ],
     )  # fmt: skip
-    def test_every_kind(self, table, make):
+    def test_rows_of_every_kind_are_appended(self, table, make):
         assert table.append(make(self.ARROW)) == {0: OffsetRange(0, 2)}
         assert table.to_arrow().to_pylist() == ROWS
 
@@ -107,7 +108,7 @@ class TestInput:
             ([{"id": 1, "ts": dt.datetime(2026, 1, 1)}], "'ts'"),
             ([{"id": 2**63}], "'id'"),
             ([{"id": 1, "ID": 2}], "twice"),
-            ({"id": 1}, "put it into a list"),
+            ({"id": 1}, "pass a list of dicts"),
             ("id=1", "expected a pyarrow Table"),
             (None, "expected a pyarrow Table"),
             ([[1, 2]], "expected a dict"),
@@ -128,19 +129,19 @@ class TestInput:
         assert table.append(rows) == {}
         assert table.refresh().version == version
 
-    def test_one_append_of_many_chunks(self, table):
+    def test_an_append_of_many_chunks_stores_each_row(self, table):
         rows = pa.concat_tables([pa.table({"id": [i]}) for i in range(5000)])
         table.append(rows)
         assert ids(table) == list(range(5000))
 
-    def test_large_values(self, table):
+    def test_rows_with_large_values_are_appended(self, table):
         text = "x" * 3_000_000
         assert table.append([{"id": i, "name": text} for i in range(3)]).num_rows == 3
         assert table.to_arrow(columns=["name"])["name"].to_pylist() == [text] * 3
 
 
 class TestOffsets:
-    def test_they_are_dense(self, wh):
+    def test_offsets_of_each_bucket_are_dense(self, wh):
         table = wh.create_table("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
         ends = [0, 0]
         for start in range(0, 1000, 50):
@@ -185,7 +186,7 @@ class TestOffsets:
         table = wh.create_table("t", "id BIGINT", buckets=5, properties={"bucket.key": "id"})
         assert table.append([{"id": None}, {}]) == {0: OffsetRange(0, 2)}
 
-    def test_two_thousand_buckets(self, memory, world):
+    def test_a_record_of_two_thousand_segments_has_a_manifest(self, memory, world):
         """More segments than a record holds: they are named by a manifest."""
         table = Warehouse("wh", storage=memory, world=world).create_table(
             "t", "id BIGINT, x STRING", buckets=2000, properties={"bucket.key": "id"}
@@ -232,7 +233,7 @@ class TestTransactions:
         assert table.append(ROWS, transaction=Transaction("job", 1, owner="query-a")) == {0: OffsetRange(0, 2)}
         assert table.append(ROWS, transaction=Transaction("job", 2)).num_rows == 2
 
-    def test_forgetting(self, table, other_process):
+    def test_a_forgotten_transaction_may_begin_anew(self, table, other_process):
         table.append(ROWS, transaction=Transaction("job", 5, owner="a"))
         table.forget_transactions("job", "never-seen")
         assert table.state.transactions == {}
@@ -258,7 +259,7 @@ class TestTransactions:
 
 
 class TestProperties:
-    def test_alter(self, table, other_process):
+    def test_altered_properties_are_seen_by_other_processes(self, table, other_process):
         table.alter_properties({"table.log.ttl": "2d", "comment": "x"})
         table.alter_properties({"table.log.ttl": "3d"}, ["comment"])
         for each in (table, other_process().table("sales.orders")):
@@ -308,7 +309,7 @@ class TestProperties:
 
 
 class TestThePast:
-    def test_as_of_a_timestamp(self, table, clock):
+    def test_a_read_as_of_a_timestamp_has_its_rows(self, table, clock):
         marks = [clock.now_ms()]
         for i in range(5):
             clock.advance(1000)
@@ -320,7 +321,7 @@ class TestThePast:
         assert table.to_arrow(as_of_timestamp_ms=clock.now_ms()).num_rows == 5
         with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             table.to_arrow(as_of_timestamp_ms=0)
-        table.merge_inline()
+        merge_inline(table)
         assert [table.to_arrow(as_of_timestamp_ms=m).num_rows for m in marks] == [0, 1, 2, 3, 4, 5]
         found = table.to_arrow(as_of_timestamp_ms=marks[3], columns=["id"], filter=[("id", ">", 0)])
         assert found["id"].to_pylist() == [1, 2]
@@ -349,12 +350,12 @@ class TestThePast:
             assert rows == list(range(len(rows)))
         times = table.refresh().buckets[0].segments
         assert [s.first_time_ms for s in times] == stamps
-        table.merge_inline()
+        merge_inline(table)
         assert {ms: table.to_arrow(as_of_timestamp_ms=ms)["id"].to_pylist() for ms in stamps} == before
 
 
 class TestHandles:
-    def test_opening_is_cheap(self, memory, world):
+    def test_opening_a_table_reads_few_objects(self, memory, world):
         counting = FaultyStorage(memory)
         wh = Warehouse("wh", storage=counting, world=world)
         table = wh.create_table("t", "id INT")
@@ -383,7 +384,7 @@ class TestHandles:
     def test_errors_and_results_travel_between_processes(self, table):
         offsets = table.append(ROWS)
         assert pickle.loads(pickle.dumps(offsets)) == offsets
-        staged = table.stager().stage(table.to_arrow())
+        staged = table.log_writer.stager().stage(table.to_arrow())
         assert pickle.loads(pickle.dumps(staged)) == staged
         state = pickle.loads(pickle.dumps(table.state))
         assert state.ends == {0: 2}
@@ -459,6 +460,6 @@ class TestAfterTheCommit:
         assert ids(table) == []
 
 
-def test_numpy_values(table):
+def test_values_of_numpy_are_appended(table):
     table.append([{"id": np.int64(3), "name": np.str_("x")}])
     assert ids(table) == [3]

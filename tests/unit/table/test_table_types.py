@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 from unit.sample_rows import ALL_TYPES, ALL_TYPES_DDL, COLUMNS, SCALAR_TYPES, VALUES, sample
 
 CODECS = ["none", "lz4", "zstd"]
@@ -37,7 +38,7 @@ def test_the_samples_hold_every_kind_of_value():
         assert 0 < rows[name].null_count < rows.num_rows
 
 
-def test_inline_and_object_and_merged(table, codec, other_process):
+def test_every_type_comes_back_inline_from_objects_and_merged(table, codec, other_process):
     parts = [
         sample(INLINE_ROWS, 1),
         sample(INLINE_ROWS, 2, first_id=INLINE_ROWS),
@@ -51,7 +52,7 @@ def test_inline_and_object_and_merged(table, codec, other_process):
     read_and_compare(table, expected)
     read_and_compare(other_process().table("t"), expected)
 
-    assert table.merge_inline() == 3
+    assert merge_inline(table) == 3
     assert [file is None for file in files_of(table)] == [False, False, False]
     read_and_compare(table, expected)
     assert {s.compressed for s in table.state.live_segments()} == {codec != "none"}
@@ -59,7 +60,7 @@ def test_inline_and_object_and_merged(table, codec, other_process):
     for i in range(8):
         table.append(sample(OBJECT_ROWS, 10 + i))
         expected = pa.concat_tables([expected, sample(OBJECT_ROWS, 10 + i)])
-    assert table.merge_small() == 11
+    assert merge_small(table) == 11
     assert len(files_of(table)) == 1
     read_and_compare(table, expected)
     read_and_compare(other_process().table("t"), expected)
@@ -76,7 +77,7 @@ def read_and_compare(table, expected: pa.Table) -> None:
     assert table.to_arrow(columns=some).equals(expected.select(some))
 
 
-def test_ranges_of_offsets(table):
+def test_rows_between_any_offsets_come_back(table):
     expected = pa.concat_tables([sample(INLINE_ROWS, 1), sample(OBJECT_ROWS, 2)])
     table.append(expected.slice(0, INLINE_ROWS))
     table.append(expected.slice(INLINE_ROWS))
@@ -94,7 +95,7 @@ def test_ranges_of_offsets(table):
 
 
 @pytest.mark.parametrize("kind", SCALAR_TYPES)
-def test_partitioned_by_any_scalar_type(memory, world, kind):
+def test_a_table_is_partitioned_by_any_scalar_type(memory, world, kind):
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
     wh = Warehouse("wh", storage=memory, world=world)
@@ -110,7 +111,7 @@ def test_partitioned_by_any_scalar_type(memory, world, kind):
     (segment,) = table.state.live_segments()
     pairs = zip(some.to_pylist(), rows["q"].to_pylist(), strict=True)
     assert len(segment.partitions) == len({(str(p), q) for p, q in pairs})
-    table.merge_inline()
+    merge_inline(table)
     assert table.to_arrow().equals(rows)
     value = some.drop_null()[0]
     found = table.to_arrow(filter=[("p", "=", value.as_py())])
@@ -118,7 +119,7 @@ def test_partitioned_by_any_scalar_type(memory, world, kind):
 
 
 @pytest.mark.parametrize("kind", [k for k in SCALAR_TYPES if k not in ("boolean", "float", "double")])
-def test_bucketed_by_any_type_that_iceberg_buckets(memory, world, kind):
+def test_a_table_is_bucketed_by_any_type_that_iceberg_buckets(memory, world, kind):
     from streamhouse_spark.log.bucketing import iceberg_buckets
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -147,7 +148,7 @@ def test_what_iceberg_cannot_bucket_is_no_key(wh, kind):
         wh.create_table("t", ALL_TYPES_DDL, buckets=3, properties={"bucket.key": key_of(kind)})
 
 
-def test_extremes(wh):
+def test_the_extremes_of_each_type_come_back(wh):
     """The ends of each type, which Python's own dates cannot hold."""
     table = wh.create_table(
         "t",
@@ -168,7 +169,7 @@ def test_extremes(wh):
         schema=table.schema,
     )
     table.append(rows)
-    table.merge_inline()
+    merge_inline(table)
     assert table.to_arrow().equals(rows)
     assert table.to_arrow(filter=[("i", ">", 0)]).num_rows == 1
     assert table.to_arrow(filter=[("i", "is null", None)]).num_rows == 1

@@ -97,11 +97,11 @@ def test_what_others_do_with_a_view(wh, view):
 
 def test_a_planted_bug_is_found(view, monkeypatch):
     from streamhouse_spark.kv import upsert_commit
-    from streamhouse_spark.log import idempotency
+    from streamhouse_spark.log import commit_validation
 
     monkeypatch.setattr(upsert_commit, "require_writable", lambda *_: None)
     with pytest.raises(InvalidOptionError, match=REFUSED):
         view.upsert([{"k": 1, "v": 5}])  # the record is where it is decided
-    monkeypatch.setattr(idempotency, "require_writable", lambda *_: None)
+    monkeypatch.setattr(commit_validation, "require_writable", lambda *_: None)
     view.upsert([{"k": 1, "v": 5}])
     assert rows_of(view)[1] == 5

@@ -78,7 +78,7 @@ def test_a_source_that_is_made_again_while_it_is_read(house, rows):
 
     with decided_then(made_again), from_the_sources():
         report = view.refresh()
-    assert "dropped and made again" in report.whole_because
+    assert "dropped and recreated" in report.whole_because
     assert [row[-2:] for row in rows_of(view)] == [(9 + rows, rows)]
     assert view.describe().lineage.sources[0].uuid == house.table("db.k").uuid
 
@@ -137,7 +137,7 @@ def test_a_source_whose_lake_is_built_anew_while_it_is_read_is_read_again(house)
     assert [row[-2:] for row in rows_of(view)] == [(1, 1)]
 
 
-def test_a_source_of_an_unused_clause(house):
+def test_a_source_of_an_unused_clause_changes_nothing(house):
     """Its changes change nothing, and each refresh learns its version."""
     keyed(house).upsert([{"id": 1, "cust": 1}])
     unused = keyed(house, "db.unused")
@@ -164,7 +164,7 @@ def test_a_source_that_is_made_again_before_rows_of_it_are_looked_up(house):
 
     with decided_then(made_again):
         report = view.refresh()
-    assert "dropped and made again" in report.whole_because
+    assert "dropped and recreated" in report.whole_because
     assert rows_of(view) == [(7, 7)]
 
 

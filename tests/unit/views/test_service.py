@@ -78,7 +78,7 @@ def place(tmp_path):
     return Place(str(tmp_path / "wh"))
 
 
-def test_each_by_its_own_freshness(place):
+def test_each_view_is_refreshed_by_its_own_freshness(place):
     place.view("fast", 1_000)
     place.view("slow", 3_000)
     assert sorted(place.turns()) == ["fast", "slow"]
@@ -128,7 +128,7 @@ def test_new_and_dropped_views_are_found(place):
     assert place.service.status() == []
 
 
-def test_stopped(place):
+def test_a_stopped_service_refreshes_nothing(place):
     place.service.stop()
     place.view("never", 1_000)
     place.service.run()
@@ -368,7 +368,7 @@ def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog
     assert not any(thread.name == "streamhouse-views" for thread in threading.enumerate())
 
 
-def test_metrics_of_views(place):
+def test_metrics_count_paused_and_failing_views(place):
     view = place.view("v", 1_000)
     place.view("bad", 1_000)
     place.failing.add("db.bad")

@@ -111,7 +111,7 @@ def test_others_come_between_the_steps(place):
     assert (big.rows_behind, big.commits_behind, big.lag_ms) == (0, 0, 0)
 
 
-def test_many_views_and_two_of_many_steps(place):
+def test_views_with_many_steps_do_not_starve_others(place):
     for name in ("big", "large"):
         place.view(name, 60_000, steps=20, step_ms=5_000)
     for name in ("a", "b", "c"):
@@ -160,7 +160,7 @@ def test_what_came_since_the_first_step_is_not_seen(place):
     assert place.turns(1) == [], "now it has all, and is looked at alone"
 
 
-def test_sources_that_stand_still_between_the_steps(place):
+def test_a_view_rests_after_its_last_step_if_sources_stand_still(place):
     view = place.view("big", 1_000, steps=5)
     place.source.append([{"k": 1}] * 5)
     place.commit(view.name, replace(source_version("db.source", place.source.refresh()), ends={0: 0}, is_cut=True))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
-from streamhouse_spark.core.paths import checkpoint_key, commit_key
+from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key
 from streamhouse_spark.log.checkpoint import list_checkpoints
 from streamhouse_spark.log.history import find_newest_within, state_at
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
@@ -215,7 +215,7 @@ class TestVersions:
         for first in range(0, 20, 2):
             table.append([{"id": first}, {"id": first + 1}])
         found = walked(6, table, old=old)
-        assert "got other columns" in (found[0].whole_because or "")
+        assert "had its columns changed" in (found[0].whole_because or "")
         assert sizes(found)[0] == 26
         assert [lineage.whole_because for lineage in found[1:]] == [None, None, None]
 
@@ -235,7 +235,7 @@ class TestVersions:
         for _ in range(5):
             table.append([{"id": 1}] * 2)
         found = walked(4, table, old=old)
-        assert "emptied" in (found[0].whole_because or "")
+        assert "truncated" in (found[0].whole_because or "")
         assert [sum(lineage.sources[0].ends.values()) for lineage in found] == [14, 18, 20]
 
 

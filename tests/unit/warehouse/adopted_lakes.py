@@ -74,9 +74,9 @@ def rows_of(rows: pa.Table) -> list[Row]:
 
 def disown(lake: Any) -> IcebergTable:
     """Return a lake table of ours as nobody's: pyiceberg writes no buckets or transforms by itself."""
-    with lake.place.load().transaction() as transaction:
+    with lake.binding.load().transaction() as transaction:
         transaction.remove_properties(TABLE_UUID_PROPERTY)
-    opened: IcebergTable = lake.place.load()
+    opened: IcebergTable = lake.binding.load()
     return opened
 
 

@@ -191,7 +191,7 @@ def test_maintenance_keeps_adopted_files_and_rows(table, lake, clock):
 
 
 def test_an_adopted_table_is_not_cloned(wh, table):
-    with pytest.raises(InvalidOptionError, match="adopted a lake table, whose rows are not in its log"):
+    with pytest.raises(InvalidOptionError, match="the adopted rows are not in its log"):
         wh.clone_table(table.name, "sales.cloned")
 
 
@@ -296,7 +296,7 @@ def test_a_warehouse_is_made_around_a_lake(store, world, tmp_path, name):
 def test_one_of_two_lake_tables_is_named_by_its_format(wh, store, world, tmp_path):
     LAKES["paimon"](store, world, tmp_path).make(OLD)
     LAKES["iceberg"](store, world, tmp_path).make(NEW)
-    with pytest.raises(InvalidOptionError, match=r"say which one by table\.datalake\.format"):
+    with pytest.raises(InvalidOptionError, match=r"choose the table with table\.datalake\.format"):
         wh.adopt_table("sales.orders")
     wh.adopt_table("sales.a", "sales.orders", properties={"table.datalake.format": " Paimon"})
     wh.adopt_table("sales.b", "sales.orders", properties={"table.datalake.format": "iceberg"})
@@ -484,10 +484,10 @@ def test_a_lake_table_that_changes_concurrently_is_not_adopted(wh, lake, monkeyp
             Schema(NestedField(1, "id", LongType(), required=True), identifier_field_ids=[1]),
             PartitionSpec(),
             {},
-            "identifier fields id, and no primary_key is given",
+            "identifier fields id, but no primary_key is given",
         ),
-        (Schema(NestedField(1, "at", TimeType())), PartitionSpec(), {}, "'at' of the lake table has the type time"),
-        (Schema(NestedField(1, "u", UUIDType())), PartitionSpec(), {}, "'u' of the lake table has the type uuid"),
+        (Schema(NestedField(1, "at", TimeType())), PartitionSpec(), {}, "'at' of the lake table has type time"),
+        (Schema(NestedField(1, "u", UUIDType())), PartitionSpec(), {}, "'u' of the lake table has type uuid"),
         (
             Schema(
                 NestedField(1, "a", StructType(NestedField(2, "b", ListType(3, LongType(), element_required=True))))
@@ -541,8 +541,8 @@ def test_invalid_arguments_are_rejected(wh, lake):
         wh.adopt_table("sales.orders", primary_key="id")
     for properties, words in (
         ({"table.datalake.format": "parquet"}, "expected iceberg or paimon"),
-        ({"table.datalake.enabled": "false"}, "which is enabled"),
-        ({"bucket.key": "id"}, "has no bucket key"),
+        ({"table.datalake.enabled": "false"}, "expected true for an adopted lake table"),
+        ({"bucket.key": "id"}, "has no bucket"),
         ({ADOPTED: "5"}, "reserved for adopted lake tables"),
         ({"table.x": "x"}, "unknown table property"),
     ):

@@ -8,7 +8,7 @@ import pytest
 
 from streamhouse_spark import Warehouse, relocate
 from streamhouse_spark.cli.fsck import Verification, verify_log
-from streamhouse_spark.core.paths import manifest_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import manifest_key, table_prefix
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, read_page
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.local import LocalStorage
@@ -115,12 +115,12 @@ class TestVerify:
         verify_log(table, table.refresh(), result, lambda _: None)
         return result
 
-    def test_all_is_well(self, table):
+    def test_verify_accepts_a_table_with_an_archive(self, table):
         result = self.verified(table)
         assert result.problems == []
         assert result.segments >= 3
 
-    def test_a_flipped_bit_of_a_page_and_of_its_segment(self, table):
+    def test_verify_finds_a_flipped_bit_of_the_archive(self, table):
         (page,) = table.refresh().archive.pages
         segment = read_page(table.storage, table.state, page.uuid).segments[0]
         for key in (f"{table_prefix(table.uuid)}segments/{segment.uuid}.arrow", manifest_key(table.uuid, page.uuid)):

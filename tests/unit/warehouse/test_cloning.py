@@ -14,6 +14,7 @@ from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.transactions import REFRESHES
 from streamhouse_spark.storage.local import LocalStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 DAY_MS = 24 * 3600 * 1000
 STORES = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -218,7 +219,7 @@ def test_a_name_that_is_taken_and_tables_that_cannot_be_cloned(wh):
 
 
 @KINDS
-def test_a_version_from_before_a_comment_a_default_or_a_constraint(wh, keyed):
+def test_a_clone_has_the_comments_defaults_and_constraints_of_its_version(wh, keyed):
     table = new_table(wh, keyed=keyed, lake="iceberg")
     add(table, 1, 2)
     tier(table)
@@ -260,7 +261,7 @@ def test_a_table_that_has_rows_in_paimon_cannot_be_cloned(wh):
     add(table, 1)
     assert ids(wh.clone_table("d.p", "d.p_hot").to_arrow()) == [1]
     tier(table)
-    with pytest.raises(InvalidOptionError, match="Paimon looks for data files in their table"):
+    with pytest.raises(InvalidOptionError, match="has a Paimon lake, whose files two tables cannot share"):
         wh.clone_table("d.p", "d.p2")
     assert wh.tables() == ["d.p", "d.p_hot"]
 
@@ -286,11 +287,11 @@ def test_other_engines_read_a_clone_and_are_told_to_delete_nothing(wh, keyed):
     clone = wh.clone_table("d.t", "d.c")
     add(clone, 10)
     tier(clone)
-    found = clone.open_lake().place.require()
+    found = clone.open_lake().binding.require()
     assert found.properties["gc.enabled"] == "false"
     assert sorted(found.scan().to_arrow()["id"].to_pylist()) == [*range(5), 10]
     assert len(found.metadata.snapshots) == 2
-    assert found.metadata.table_uuid != table.open_lake().place.require().metadata.table_uuid
+    assert found.metadata.table_uuid != table.open_lake().binding.require().metadata.table_uuid
 
 
 @pytest.mark.usefixtures("store")
@@ -307,7 +308,7 @@ def test_a_warehouse_with_a_clone_is_moved_whole_and_becomes_no_copy(tmp_path, k
     wh.clone_table("d.t", "d.c")
     expected = ids(table.to_arrow())
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(InvalidOptionError, match=r"d\.t of .* has clones, which are known by uuids"):
+    with pytest.raises(InvalidOptionError, match=r"d\.t of .* has clones, whose uuids cannot be changed"):
         relocate(tmp_path / "b", copy=True)
     relocate(tmp_path / "b")
     shutil.rmtree(tmp_path / "a")
@@ -317,7 +318,7 @@ def test_a_warehouse_with_a_clone_is_moved_whole_and_becomes_no_copy(tmp_path, k
     tier(clone)
     assert ids(clone.lake.to_arrow()) == [*expected, 10]
     assert ids(moved.table("d.t").lake.to_arrow()) == expected
-    assert sorted(clone.open_lake().place.require().scan().to_arrow()["id"].to_pylist()) == [*expected, 10]
+    assert sorted(clone.open_lake().binding.require().scan().to_arrow()["id"].to_pylist()) == [*expected, 10]
 
 
 @pytest.mark.usefixtures("store")
@@ -350,7 +351,7 @@ def test_a_log_that_lies_elsewhere_is_copied_into_the_warehouse(tmp_path):
     wh = Warehouse(tmp_path / "wh")
     table = wh.create_table("d.t", "id BIGINT, day INT", properties={"table.log.location": str(tmp_path / "logs")})
     add(table, 1)
-    table.merge_inline()
+    merge_inline(table)
     add(table, 2)
     wh.clone_table("d.t", "d.c")
     shutil.rmtree(tmp_path / "logs")

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
-from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
 from streamhouse_spark.table.costs import CostEstimate
@@ -31,7 +31,7 @@ def wh(memory, world) -> Warehouse:
     return found
 
 
-def test_tables_add_up(wh):
+def test_costs_of_a_warehouse_are_the_sum_of_its_tables(wh):
     found = wh.costs({"puts_usd_per_1000": 0.01})
     assert sorted(found.tables) == ["other.t", "s.busy", "s.quiet"]
     assert not found.failed
@@ -45,13 +45,13 @@ def test_tables_add_up(wh):
     assert found.to_json()["tables"]["s.quiet"]["workload"]["buckets"] == 1
 
 
-def test_one_database(wh):
+def test_costs_are_limited_to_one_database(wh):
     assert list(wh.costs(database="other").tables) == ["other.t"]
     with pytest.raises(TableNotFoundError, match="database"):
         wh.costs(database="nothing")
 
 
-def test_an_empty_warehouse(memory, world):
+def test_an_empty_warehouse_costs_nothing(memory, world):
     wh = Warehouse("wh", storage=memory, world=world)
     wh.create_database("s")
     found = wh.costs()

@@ -173,7 +173,7 @@ def test_the_key_must_be_the_identifier_fields(own_cache, wh, store, world):
     )
     wh.create_database("sales")
     FileCatalog(store, world=world).create_table("sales.orders", schema, properties={"format-version": "2"})
-    with pytest.raises(LakeMismatchError, match="identifier fields id, and primary_key is id, no"):
+    with pytest.raises(LakeMismatchError, match="identifier fields id, but primary_key is id, no"):
         wh.adopt_table("sales.orders", primary_key=["id", "no"])
     with pytest.raises(InvalidOptionError, match=r"bucket\.key"):
         wh.adopt_table("sales.orders", primary_key=["id"], properties={"bucket.key": "id"})

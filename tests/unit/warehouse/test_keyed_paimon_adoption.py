@@ -80,7 +80,7 @@ def test_columns_change_and_partitions_go(table, lake):
 
 
 @on_paimon
-def test_time_travel(table, clock):
+def test_an_adopted_paimon_lake_is_read_at_older_snapshots(table, clock):
     clock.advance(60_000)
     table.upsert(keyed_rows({1: "later"}))
     tier(table)
@@ -182,7 +182,7 @@ def test_rows_behind_whose_numbers_there_are_no_more_are_refused(own_cache, wh, 
 
 
 @on_paimon
-def test_a_branch(table, lake, other_process):
+def test_a_branch_of_an_adopted_paimon_table_is_published(table, lake, other_process):
     """The table moves on beside it, by other keys."""
     table.create_branch("fix")
     branch = table.branch("fix")

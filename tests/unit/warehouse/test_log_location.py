@@ -27,8 +27,8 @@ from streamhouse_spark import (
 from streamhouse_spark.cli.diagnostics import check_warehouse
 from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import is_placed, location_key, owner_key, table_prefix
 from streamhouse_spark.log.catalog import log_locations, names
 from streamhouse_spark.log.catalog.log_locations import LogLocationResolver, create_table_uuid, log_settings
 from streamhouse_spark.log.commit_log import CommitLog
@@ -40,6 +40,7 @@ from streamhouse_spark.storage.routing import make_routing_storage
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 NAME = "sales.orders"
 COLUMNS = "id BIGINT, text STRING"
@@ -93,7 +94,7 @@ def test_the_log_lies_there_and_the_lake_and_the_name_here(wh, table, fast, tmp_
     assert again.properties.log_location == str(fast)
 
 
-def test_primary_keys(keyed, fast, tmp_path):
+def test_a_keyed_table_has_its_log_elsewhere(keyed, fast, tmp_path):
     write(keyed, *range(8))
     tier(keyed)
     keyed.delete([{"id": 0}])
@@ -115,7 +116,7 @@ def test_many_tables_share_a_place_and_a_name_can_be_used_again(wh, table, fast)
 
 def test_dropped_tables_are_cleaned_there_and_their_uuid_stays_dead(wh, table, fast, monkeypatch):
     write(table, 1)
-    table.merge_inline()
+    merge_inline(table)
     wh.drop_table(NAME)
     began = wh.storage.now_ms()
     for steps in (1, 2):
@@ -164,14 +165,14 @@ class TestPlaces:
         (tmp_path / "link").symlink_to(tmp_path / "wh")
         self.refused(wh, tmp_path / "link" / "fast", "lie one in the other")
 
-    def test_that_of_another_warehouse(self, wh, tmp_path):
+    def test_a_log_location_inside_another_warehouse_is_rejected(self, wh, tmp_path):
         Warehouse(tmp_path / "other").create_table("a.t", COLUMNS)
         self.refused(wh, tmp_path / "other", "is a warehouse itself")
 
-    def test_the_log_of_another_table(self, wh, table, fast):
+    def test_a_log_location_inside_another_log_is_rejected(self, wh, table, fast):
         self.refused(wh, fast / "tables" / table.uuid, "lies in the log of a table")
 
-    def test_that_of_the_lake(self, tmp_path):
+    def test_a_log_location_inside_the_lake_is_rejected(self, tmp_path):
         wh = Warehouse(tmp_path / "wh", {"lake.iceberg.catalog.warehouse": str(tmp_path / "lake")})
         self.refused(wh, tmp_path / "lake" / "logs", "lies in the lake's place")
 
@@ -182,7 +183,7 @@ class TestPlaces:
         monkeypatch.setattr(log_locations, "storage_for", lambda *_: hot)
         self.refused(wh, "gs://fast/logs", "ignores If-None-Match", StorageError)
 
-    def test_it_stays(self, table):
+    def test_the_location_of_a_log_is_fixed(self, table):
         with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed .* create a new table and copy"):
             table.alter_properties({"table.log.location": "/elsewhere"})
         with pytest.raises(InvalidOptionError, match=r"table\.log\.location is fixed"):
@@ -358,7 +359,7 @@ def test_the_doctor_looks_at_the_other_store(table, fast, wh):
     assert (f"put-if-absent of {fast}", "ok") in found
 
 
-def test_it_is_described(table, fast):
+def test_a_description_has_the_location_of_the_log(table, fast):
     assert build_description(table)["log"] == f"{fast}/tables/{table.uuid}"
     assert log_url(table) == build_description(table)["log"]
 

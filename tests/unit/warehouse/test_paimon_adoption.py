@@ -164,8 +164,8 @@ _ROUND_ROBIN = {"data-file.external-paths.strategy": "round-robin"}
 def test_arguments_that_cannot_be(wh, stock):
     stock.make("sales.orders", COLUMNS, OLD)
     for properties, words in (
-        ({"table.datalake.enabled": "false"}, "which is enabled"),
-        ({"bucket.key": "id"}, "has no bucket key"),
+        ({"table.datalake.enabled": "false"}, "expected true for an adopted lake table"),
+        ({"bucket.key": "id"}, "has no bucket"),
     ):
         with pytest.raises(InvalidOptionError, match=words):
             wh.adopt_table("sales.orders", properties=properties)

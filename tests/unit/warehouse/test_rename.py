@@ -59,7 +59,7 @@ def test_the_old_name_says_the_new_one_and_is_free(wh, table, other_process):
     assert (again.lake.to_arrow().num_rows, table.lake.to_arrow().num_rows) == (1, 1)
 
 
-def test_there_and_back(wh, table):
+def test_a_table_is_renamed_and_renamed_back(wh, table):
     for _ in range(3):
         wh.rename_table(OLD, NEW)
         wh.rename_table(NEW, OLD)
@@ -69,7 +69,7 @@ def test_there_and_back(wh, table):
     assert wh.tables() == []
 
 
-def test_what_cannot_be(wh, table):
+def test_renames_to_taken_names_are_rejected(wh, table):
     wh.create_table(NEW, "id bigint")
     with pytest.raises(TableExistsError, match=NEW):
         wh.rename_table(OLD, NEW)
@@ -161,7 +161,7 @@ class TestDatabases:
             wh.drop_database("sales")
         assert (wh.tables("sales"), wh.database_comment("sales")) == ([OLD], "sold")
 
-    def test_comments(self, wh):
+    def test_databases_have_comments_that_change(self, wh):
         wh.create_database("sales", comment="it's `sold`")
         assert wh.database_comment("SALES") == "it's `sold`"
         wh.comment_database("sales", None)

@@ -108,7 +108,7 @@ class TestBeforeThePointerFollows:
         assert other_process().tables() == []
         other_process().create_table("d.t", "id BIGINT")
 
-    def test_cleaning_keeps_it(self, wh, old, clock, other_process):
+    def test_cleaning_keeps_a_table_that_its_pointer_does_not_name_yet(self, wh, old, clock, other_process):
         for _ in range(6):
             clock.advance(30 * HOUR_MS)
             other_process().clean_dropped()
@@ -139,7 +139,7 @@ class TestConflicts:
             publish_table(wh, PATH, new.uuid, old.uuid)
         assert wh.tables() == []
 
-    def test_one_that_waited_until_cleaning(self, wh, old, clock):
+    def test_a_replacement_that_waited_too_long_is_a_conflict(self, wh, old, clock):
         new = staged(wh)
         clock.advance(30 * HOUR_MS)
         wh.clean_dropped()
@@ -221,7 +221,7 @@ class TestTheTimeBefore:
             wh.table("d.t").to_arrow(as_of_timestamp_ms=times[0])
         assert wh.table("d.t").to_arrow(as_of_timestamp_ms=times[2]).to_pylist() == [{"number": 7, "day": 1}]
 
-    def test_what_it_costs(self, store, times, clock):
+    def test_a_read_before_a_replacement_takes_few_round_trips(self, store, times, clock):
         """A time of now reads two pointers, and the end of the old table's log; an earlier one its state and rows."""
         far = RemoteStorage(store)
         table = open_warehouse(far, 77, clock).table("d.t")

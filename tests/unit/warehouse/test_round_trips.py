@@ -10,8 +10,8 @@ import pytest
 
 from kit.round_trips import RemoteStorage
 from streamhouse_spark import CorruptDataError, StorageError, TableNotFoundError, Warehouse, WarehouseNotFoundError
-from streamhouse_spark.core.paths import checkpoint_hint_key, checkpoint_key, commit_key
-from streamhouse_spark.log.bootstrap import LEAP_AFTER
+from streamhouse_spark.core.warehouse_layout import checkpoint_hint_key, checkpoint_key, commit_key
+from streamhouse_spark.log.bootstrap import SKIP_AHEAD_AFTER
 from streamhouse_spark.log.checkpoint import HINT_EVERY, HINT_FIRST
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -71,7 +71,7 @@ def test_one_whose_hint_has_no_state_takes_one_round_trip_more(wh, remote, world
     assert cost.requests <= 8 + WINDOW, cost
 
 
-def test_a_table_in_a_known_warehouse(wh, remote, world):
+def test_opening_a_second_table_takes_few_round_trips(wh, remote, world):
     grown(wh.create_table("t", "id INT", properties=PLAIN), 3)
     grown(wh.create_table("u", "id INT", properties=PLAIN), 3)
     process = new_process(remote, world)
@@ -98,7 +98,9 @@ def test_news_are_read_in_few_round_trips(wh, remote, world, news, depth):
         found = table.refresh()
     assert known(found) == known(state)
     assert cost.depth <= depth, cost
-    assert cost.requests <= min(state.version, LEAP_AFTER) + WINDOW + 2, "a checkpoint stands for most of the records"
+    assert cost.requests <= min(state.version, SKIP_AHEAD_AFTER) + WINDOW + 2, (
+        "a checkpoint stands for most of the records"
+    )
 
 
 def test_news_are_read_one_by_one_where_the_checkpoint_is_damaged(wh, remote, world, memory):
@@ -244,7 +246,7 @@ def test_a_name_that_means_nothing_and_no_warehouse(wh, remote, world):
     assert cost.depth >= 1
 
 
-def test_a_name_with_a_long_history(wh, remote, world):
+def test_opening_a_name_with_a_long_history_takes_few_round_trips(wh, remote, world):
     for _ in range(5):
         wh.create_table("t", "id INT", properties=PLAIN)
         wh.drop_table("t")
@@ -295,7 +297,7 @@ class TestDepth:
                     list(pool.map(look, range(2)))
         assert cost.depth == 4
 
-    def test_a_pool_in_a_pool(self, remote, look):
+    def test_a_pool_in_a_pool_adds_no_depth(self, remote, look):
         def outer(_: int) -> None:
             look(0)
             with ThreadPoolExecutor(2) as pool:
@@ -314,7 +316,7 @@ class TestDepth:
             look(0)
         assert (cost.requests, cost.depth) == (4, 3)
 
-    def test_a_thread(self, remote, look):
+    def test_work_in_a_thread_adds_no_depth(self, remote, look):
         with remote.measured() as cost:
             look(0)
             thread = threading.Thread(target=look, args=(0,))

@@ -12,8 +12,8 @@ from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.catalog import names, renaming
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, read_floor
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, read_low_watermark
 from streamhouse_spark.storage.memory import MemoryStorage
 
 NAME = "sales.orders"
@@ -72,7 +72,7 @@ def test_a_database_comes_back_with_its_table(wh, table):
 
 
 class TestNames:
-    def test_a_table_took_the_name(self, wh, table):
+    def test_an_undrop_under_a_taken_name_needs_another(self, wh, table):
         wh.drop_table(NAME)
         wh.create_table(NAME, "a INT").append([{"a": 1}])
         with pytest.raises(TableExistsError, match="to="):
@@ -85,21 +85,21 @@ class TestNames:
             wh.undrop_table(NAME, to="sales.before")
         assert wh.undrop_table(NAME).to_arrow().to_pylist() == [{"a": 1}]
 
-    def test_the_newest_of_several_or_the_one_said(self, wh, table, clock):
+    def test_an_undrop_of_several_restores_the_named_one(self, wh, table, clock):
         wh.drop_table(NAME)
         clock.advance(1000)
         second = wh.create_table(NAME, "a INT")
         wh.drop_table(NAME)
         assert [t.uuid for t in wh.dropped_tables()] == [second.uuid, table.uuid]
-        with pytest.raises(TableNotFoundError, match=f"under that name are {second.uuid}, {table.uuid}"):
+        with pytest.raises(TableNotFoundError, match=f"dropped tables with this name: {second.uuid}, {table.uuid}"):
             wh.undrop_table(NAME, uuid="nope")
         assert wh.undrop_table(NAME).uuid == second.uuid
         assert wh.undrop_table(NAME, uuid=table.uuid, to="sales.first").uuid == table.uuid
 
     @pytest.mark.parametrize(
-        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables there: sales.orders")]
+        ("name", "match"), [("sales.order", "did you mean sales.orders"), ("x.y", "dropped tables: sales.orders")]
     )
-    def test_no_such_table(self, wh, table, name, match):
+    def test_an_undrop_of_an_unknown_table_is_rejected(self, wh, table, name, match):
         wh.drop_table(NAME)
         with pytest.raises(TableNotFoundError, match=match):
             wh.undrop_table(name)
@@ -147,12 +147,12 @@ class TestCleaning:
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)
-            assert read_floor(wh.storage, table.uuid, 1).floor == DROPPED_FLOOR
+            assert read_low_watermark(wh.storage, table.uuid, 1).number == DROPPED_WATERMARK
             assert wh.tables() == []
         else:
             monkeypatch.setattr(type(table.log), "commit", late)
             wh.clean_dropped()
-            assert read_floor(wh.storage, table.uuid, 1) is None
+            assert read_low_watermark(wh.storage, table.uuid, 1) is None
             assert ids(wh.table(NAME)) == list(range(10))
         assert begun
 
@@ -171,7 +171,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
         return done
 
     monkeypatch.setattr(names, "point", slow)
-    with pytest.raises(TableExistsError, match="cannot be brought back"):
+    with pytest.raises(TableExistsError, match="cannot be restored"):
         wh.undrop_table(NAME)
     assert created
     assert wh.table(NAME).to_arrow() == pa.table({"a": pa.array([1], pa.int32())})
@@ -213,7 +213,7 @@ def test_a_failure_at_every_write(wh, table, lost):
     assert failed or lost == "answer"
 
 
-def test_the_records(wh, table):
+def test_an_undropped_table_has_an_undrop_record(wh, table):
     wh.drop_table(NAME)
     wh.undrop_table(NAME, to="sales.again")
     pointer = names.resolve(wh.storage, TablePath("sales", "again"))

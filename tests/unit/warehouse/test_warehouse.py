@@ -20,8 +20,8 @@ from streamhouse_spark import (
     WarehouseNotFoundError,
 )
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, commit_key, name_key
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -117,7 +117,7 @@ class TestOpening:
 
 
 class TestDatabases:
-    def test_create_and_list(self, wh):
+    def test_databases_are_created_once_and_listed(self, wh):
         wh.create_database("Sales")
         wh.create_database("sales")
         wh.create_database("air")
@@ -133,7 +133,7 @@ class TestDatabases:
             wh.create_table(f"{name}.t", ORDERS)
         assert keys(store) == set()
 
-    def test_tables_of_one_database(self, wh):
+    def test_tables_are_listed_by_database(self, wh):
         for name in ("b.y", "a.x", "b.x", "plain"):
             wh.create_table(name, ORDERS)
         assert wh.tables() == ["a.x", "b.x", "b.y", "default.plain"]
@@ -141,7 +141,7 @@ class TestDatabases:
         wh.create_database("empty")
         assert wh.tables("empty") == []
 
-    def test_tables_of_an_unknown_database(self, wh):
+    def test_listing_an_unknown_database_suggests_the_nearest(self, wh):
         wh.create_table("sales.orders", ORDERS)
         with pytest.raises(TableNotFoundError, match=r"DATABASE_NOT_FOUND: database sale .*did you mean sales\?"):
             wh.tables("sale")
@@ -149,7 +149,7 @@ class TestDatabases:
 
 class TestNames:
     @pytest.mark.parametrize("spelling", ["Sales.Orders", "SALES.ORDERS", "sales.orders"])
-    def test_names_ignore_case(self, wh, spelling):
+    def test_names_of_tables_ignore_case(self, wh, spelling):
         table = wh.create_table(spelling, ORDERS)
         assert table.name == "sales.orders"
         assert table.path == TablePath("sales", "orders")
@@ -161,7 +161,7 @@ class TestNames:
         assert wh.create_table("orders", ORDERS).name == "default.orders"
         assert wh.table("default.orders").uuid == wh.table("orders").uuid
 
-    def test_the_longest_name(self, wh):
+    def test_names_may_have_128_characters(self, wh):
         name = "x" * 128
         assert wh.create_table(f"{name}.{name}", ORDERS).name == f"{name}.{name}"
         assert wh.tables() == [f"{name}.{name}"]
@@ -183,7 +183,7 @@ class TestNames:
         wh.create_table("sales.orders", ORDERS)
         with pytest.raises(TableNotFoundError, match=r"did you mean sales\.orders\?"):
             wh.table("sales.ordres")
-        with pytest.raises(TableNotFoundError, match=r"tables there: sales\.orders"):
+        with pytest.raises(TableNotFoundError, match=r"available: sales\.orders"):
             wh.table("zzz.qqqqqqqqqq")
         assert wh.exists("sales.ordres") is False
 
@@ -210,7 +210,7 @@ class TestCreating:
             assert repr(table) == "Table(sales.orders: 3 columns, 4 buckets, 0 rows)"
         assert made.uuid == found.uuid
 
-    def test_from_ddl_and_from_a_struct_type(self, wh):
+    def test_a_table_is_created_from_ddl_or_a_struct_type(self, wh):
         types = pytest.importorskip("pyspark.sql.types")
         struct = types.StructType().add("id", types.LongType(), nullable=False).add("note", types.StringType())
         assert wh.create_table("a", struct).schema == wh.create_table("b", ORDERS).schema
@@ -243,9 +243,9 @@ class TestCreating:
             ({"primary_key": ["id", "ID"]}, "each once"),
             ({"primary_key": ["tags"]}, "choose columns of scalar types"),
             ({"primary_key": ["id"], "partition_by": ["dt"]}, "'dt' is not in primary.key id; add it"),
-            ({"primary_key": ["id"], "properties": {"primary.key": "dt"}}, "give one"),
+            ({"primary_key": ["id"], "properties": {"primary.key": "dt"}}, "leave one out"),
             ({"primary_key": ["id"], "properties": {"bucket.key": "dt"}}, "a column of the primary key id"),
-            ({"primary_key": ["price"], "buckets": 2}, "there can be one bucket only"),
+            ({"primary_key": ["price"], "buckets": 2}, "needs a bucket key"),
             (
                 {"primary_key": ["id"], "properties": {"table.merge-engine": "best"}},
                 "versioned or aggregation",
@@ -281,7 +281,7 @@ class TestCreating:
 
 
 class TestDropping:
-    def test_drop(self, wh, other_process):
+    def test_a_dropped_table_is_gone_for_every_process(self, wh, other_process):
         wh.create_table("sales.orders", ORDERS)
         assert wh.drop_table("sales.orders") is True
         for each in (wh, other_process()):

@@ -17,6 +17,7 @@ from streamhouse_spark.log import compaction
 from streamhouse_spark.storage.local import only_process
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write import auto_compaction
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 EVERY = 4
 """Records between the checks of these tests, and inline records that make a merge due."""
@@ -101,7 +102,7 @@ def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, tab
         add(table, EVERY)
         add(other, 1)
     assert compaction.is_inline_merge_due(table.state)
-    assert other.merge_inline() == EVERY + 1
+    assert merge_inline(other) == EVERY + 1
     add(other, 1)
     auto_compaction.merge_if_due(table, table.state)
     assert merges.runs == [EVERY + 1]

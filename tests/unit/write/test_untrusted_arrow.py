@@ -64,19 +64,19 @@ def test_what_is_sound_is_read(compression, as_file):
     ids=["beyond the buffer", "negative", "no UTF-8", "no such word", "too many digits"],
 )
 @pytest.mark.parametrize("as_file", [False, True])
-def test_values_outside_of_their_buffers(rows, as_file):
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+def test_values_outside_their_buffers_are_rejected(rows, as_file):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(written(rows, as_file=as_file))
 
 
 def test_lists_longer_than_their_values():
     body = written(pa.table({"l": [[7]]}))
     at = body.rindex(struct.pack("<ii", 0, 1))
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(body[:at] + struct.pack("<ii", 0, 1_000_000) + body[at + 8 :])
 
 
-def test_few_bytes_with_many_rows():
+def test_few_bytes_that_claim_many_rows_are_rejected():
     body = written(pa.table({"s": pa.nulls(10**9)}))
     assert len(body) < 1_000
     with pytest.raises(SchemaMismatchError, match="more than 1,000 rows"):
@@ -107,7 +107,7 @@ def test_types_that_no_column_has(column):
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, pa.schema([("c", column.type)])) as writer:
         writer.write_batch(pa.record_batch([column], names=["c"]))
-    with pytest.raises(SchemaMismatchError, match="is none that a column can have"):
+    with pytest.raises(SchemaMismatchError, match="is not supported; cast"):
         read(sink.getvalue())
 
 
@@ -115,9 +115,9 @@ def test_types_that_no_column_has(column):
 def test_names_that_are_no_text(inner):
     rows = pa.table({"a": [{"zzzz": 1}]}) if inner else pa.table({"zzzz": [1]})
     body = written(rows).replace(b"zzzz", b"\xff\xfe\xfd\xfc")
-    with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
+    with pytest.raises(SchemaMismatchError, match="the name of a column is not UTF-8"):
         read(body)
-    with pytest.raises(SchemaMismatchError, match="a name that is no UTF-8"):
+    with pytest.raises(SchemaMismatchError, match="the name of a column is not UTF-8"):
         read_body(b"\xff\xfe,b\n1,2\n", "csv", CsvOptions())
 
 
@@ -125,7 +125,7 @@ def test_a_type_that_is_nested_too_deep():
     kind = pa.int32()
     for _ in range(100):
         kind = pa.list_(kind)
-    with pytest.raises(SchemaMismatchError, match="is none that a column can have"):
+    with pytest.raises(SchemaMismatchError, match="is not supported; cast"):
         require_readable(pa.schema([("c", kind)]))
 
 
@@ -136,22 +136,22 @@ def test_an_end_that_is_missing(length):
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_another_message_in_the_place_of_the_schema(number):
+def test_a_stream_without_a_schema_is_rejected(number):
     body = written(GOOD.select(["id", "d"]))
     source = pa.BufferReader(body)
     reader = pa.ipc.MessageReader.open_stream(source)
     for _ in range(number):
         reader.read_next_message()
-    with pytest.raises(SchemaMismatchError, match="does not begin with a schema"):
+    with pytest.raises(SchemaMismatchError, match="the first message is not a schema"):
         read(body[source.tell() :])
 
 
 def test_a_stream_that_goes_on_with_a_negative_length():
-    with pytest.raises(SchemaMismatchError, match="the body holds no rows"):
+    with pytest.raises(SchemaMismatchError, match="cannot read the body"):
         read(b"\xfe" + written(GOOD)[1:])
 
 
-def test_a_head_that_leads_nowhere():
+def test_a_message_head_that_leads_nowhere_is_rejected():
     body = written(GOOD.select(["id"]))
     source = pa.BufferReader(body)
     reader = pa.ipc.MessageReader.open_stream(source)

@@ -22,6 +22,7 @@ from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.tablet import Tablet, close_tablets
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.table.system_views import open_view
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 COLUMNS = "id BIGINT, name STRING, n INT"
 VERSIONED = "table.merge-engine.versioned"
@@ -59,7 +60,7 @@ class TestRewrites:
 
     def test_two_rows_of_one_key_have_no_order(self, table):
         table.upsert([row(1, "a")])
-        with pytest.raises(SchemaMismatchError, match=r"2 rows of one primary key \(id = 7\)"):
+        with pytest.raises(SchemaMismatchError, match=r"2 rows with the primary key \(id = 7\)"):
             self.rewrite(table, (row(1, "b"), False), (row(7, "x"), False), (row(7, "y"), False))
         assert found(table) == [row(1, "a")]
 
@@ -68,7 +69,7 @@ class TestRewrites:
             "sales.kept", COLUMNS, primary_key=["id"], properties={"table.delete.behavior": "ignore"}
         )
         table.upsert([row(1, "a")])
-        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+        with pytest.raises(InvalidOptionError, match="does not support deletes"):
             self.rewrite(table, (row(1), True))
         self.rewrite(table, (row(1, "b"), False))
         assert found(table) == [row(1, "b")]
@@ -77,7 +78,7 @@ class TestRewrites:
         table = wh.create_table(
             "sales.sums", COLUMNS, primary_key=["id"], properties={"table.merge-engine": "aggregation"}
         )
-        with pytest.raises(InvalidOptionError, match=r"merge engine \(table.merge-engine is aggregation\)"):
+        with pytest.raises(InvalidOptionError, match=r"table.merge-engine is aggregation; use INSERT INTO"):
             self.rewrite(table, (row(1, "b"), False))
 
     def test_another_change_since_it_was_read(self, table, other_process):
@@ -91,7 +92,7 @@ class TestRewrites:
 
 
 class TestWrites:
-    def test_upserts_and_deletes(self, table):
+    def test_upserts_and_deletes_are_net_changes(self, table):
         offsets = table.upsert([row(1, "a"), row(2, "b"), row(1, "A", 1)])
         assert offsets.num_rows == 2  # one net change a key
         assert found(table) == [row(1, "A", 1), row(2, "b")]
@@ -99,7 +100,7 @@ class TestWrites:
         assert table.upsert([row(1, "A", 1)]).num_rows == 0  # nothing changes
         assert found(table) == [row(1, "A", 1)]
 
-    def test_rows_of_every_form(self, table):
+    def test_rows_of_every_form_are_upserted_and_deleted(self, table):
         table.upsert(pa.table({"id": [1, 2], "n": pa.array([1, 2], pa.int32())}))
         table.upsert(pa.record_batch({"ID": [2, 3], "name": ["b", "c"]}))
         assert found(table) == [row(1, None, 1), row(2, "b"), row(3, "c")]
@@ -108,7 +109,7 @@ class TestWrites:
         table.delete([{"id": 3}])
         assert found(table) == []
 
-    def test_partial_updates_of_several_writers(self, table, other_process):
+    def test_partial_updates_of_several_writers_are_combined(self, table, other_process):
         other = other_process().table("sales.orders")
         table.upsert([{"id": 1, "name": "a"}], columns=["name"])
         other.upsert([{"id": 1, "n": 5}, {"id": 2, "n": 6}], columns=["id", "n"])
@@ -126,7 +127,7 @@ class TestWrites:
         table.upsert([{"id": 1, "n": 2}], transaction=Transaction("job", 1))
         assert found(table) == [{"id": 1, "n": 4}]
 
-    def test_merge_engines(self, wh):
+    def test_each_merge_engine_combines_rows_of_a_key(self, wh):
         first = wh.create_table("f", COLUMNS, primary_key=["id"], properties={"table.merge-engine": "first_row"})
         first.upsert([row(1, "a"), row(1, "b")])
         first.upsert([row(1, "c")])
@@ -145,13 +146,13 @@ class TestWrites:
     def test_deletions_can_be_ignored_or_refused(self, table):
         table.upsert([row(1)])
         table.alter_properties({"table.delete.behavior": "disable"})
-        with pytest.raises(InvalidOptionError, match=r"takes no deletions .* 1 of 1 rows delete"):
+        with pytest.raises(InvalidOptionError, match=r"does not support deletes .* 1 of 1 rows are deletes"):
             table.delete([1])
         table.alter_properties({"table.delete.behavior": "ignore"})
         assert table.delete([1]).num_rows == 0
         assert found(table) == [row(1)]
 
-    def test_overwrite_and_truncate(self, table, other_process):
+    def test_overwrite_and_truncate_delete_other_keys(self, table, other_process):
         other = other_process().table("sales.orders")
         table.upsert([row(1, "a"), row(2)])
         assert other.lookup([1])["name"].to_pylist() == ["a"]
@@ -173,15 +174,15 @@ class TestWrites:
         assert found(table) == [{**row(1, "a"), "note": "x"}, {**row(2, "b"), "note": None}]
         assert table.lookup([1], columns=["note"]).to_pylist() == [{"id": 1, "note": "x", "_found": True}]
 
-    def test_what_is_refused(self, table, wh):
+    def test_writes_that_need_no_key_are_rejected(self, table, wh):
         with pytest.raises(InvalidOptionError, match=r"use upsert\(rows\)"):
             table.append([row(1)])
         with pytest.raises(InvalidOptionError, match=r"use upsert\(rows\)"):
-            table.stager()
+            table.log_writer.stager()
         plain = wh.create_table("staged", COLUMNS)
-        staged = replace(plain.stager().stage(plain.schema.empty_table()), table_uuid=table.uuid)
-        with pytest.raises(CommitConflictError, match="upserted, not appended"):
-            table.commit(staged, transaction=Transaction("job", 0))
+        staged = replace(plain.log_writer.stager().stage(plain.schema.empty_table()), table_uuid=table.uuid)
+        with pytest.raises(CommitConflictError, match="it has a primary key; nothing was written, upsert the rows"):
+            table.log_writer.commit(staged, transaction=Transaction("job", 0))
         with pytest.raises(SchemaMismatchError, match=r"'id' of sales\.orders is NOT NULL"):
             table.upsert([row(None)])
         with pytest.raises(SchemaMismatchError, match="'nope'"):
@@ -192,10 +193,10 @@ class TestWrites:
             table.alter_properties({"primary.key": "name"})
         assert table.state.version == 1
         for call in (lambda: plain.upsert([row(1)]), lambda: plain.delete([1]), lambda: plain.lookup([1])):
-            with pytest.raises(InvalidOptionError, match="has no primary key: it supports append"):
+            with pytest.raises(InvalidOptionError, match="has no primary key, expected one"):
                 call()
         strict = wh.create_table("strict", "id INT, must INT NOT NULL, n INT", primary_key=["id"])
-        with pytest.raises(SchemaMismatchError, match=r"'must' of default\.strict is NOT NULL and not among"):
+        with pytest.raises(SchemaMismatchError, match=r"'must' of default\.strict is NOT NULL and missing from"):
             strict.upsert([{"id": 1, "n": 1}], columns=["n"])
         strict.upsert([{"id": 1, "must": 1}])
         assert strict.delete([1]).num_rows == 1
@@ -233,7 +234,7 @@ class TestLookups:
         assert result.to_pylist() == [{**row(1, "a"), "_found": True}, {**row(2), "_found": True}]
         assert found(table) == [row(1, "a"), row(2)]
 
-    def test_prefixes(self, wh):
+    def test_a_prefix_lookup_has_all_keys_of_the_prefix(self, wh):
         table = wh.create_table("t", "a STRING, b INT, v INT", primary_key=["a", "b"], buckets=4)
         table.upsert([{"a": a, "b": b, "v": b} for a in ("x", "xy", "z" * 600) for b in (2, -1)])
         rows = table.prefix_lookup("x", columns=["b"])
@@ -253,7 +254,7 @@ class TestLookups:
 
 
 class TestChangelogs:
-    def test_changes(self, table, wh):
+    def test_the_changelog_has_each_change_of_a_key(self, table, wh):
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])
         table.delete([1])
@@ -268,7 +269,7 @@ class TestChangelogs:
         ]
         assert [r["_log_offset"] for r in binlog] == [0, 2, 3]
 
-    def test_without_the_rows_before(self, wh):
+    def test_a_changelog_without_before_images_has_no_old_rows(self, wh):
         table = wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal"})
         table.upsert([row(1, "a")])
         table.upsert([row(1, "b")])
@@ -283,7 +284,7 @@ class TestChangelogs:
 
     def test_only_tables_with_a_key_have_a_binlog(self, wh):
         wh.create_table("plain", COLUMNS)
-        with pytest.raises(InvalidNameError, match="only tables with a primary key"):
+        with pytest.raises(InvalidNameError, match="only primary-key tables"):
             wh.view("plain$binlog")
 
 
@@ -335,7 +336,7 @@ class TestUnseenRows:
         assert len(looks) == 1
         assert self.kinds(blind) == [("update_after", 1), ("delete", 1), ("insert", 2)]
 
-    def test_partial_updates_look(self, blind, looks):
+    def test_partial_updates_look_up_unseen_rows(self, blind, looks):
         blind.upsert([row(1, "a", 5)])
         blind.upsert([{"id": 1, "n": 6}, {"id": 2, "n": 7}], columns=["n"])
         assert len(looks) == 1
@@ -346,7 +347,7 @@ class TestUnseenRows:
         "engine",
         [{"table.merge-engine": "first_row"}, {"table.merge-engine": "versioned", f"{VERSIONED}.ver-column": "n"}],
     )
-    def test_merge_engines_look(self, wh, looks, engine):
+    def test_merge_engines_look_up_unseen_rows(self, wh, looks, engine):
         table = wh.create_table("t", COLUMNS, primary_key=["id"], properties={"table.changelog.image": "wal", **engine})
         table.upsert([row(1, "a", 1)])
         table.upsert([row(1, "b", 0), row(2, "b", 0)])
@@ -417,6 +418,6 @@ def test_keys_outlive_the_time_to_live(table, clock, own_cache):
 def test_inline_rows_are_merged_like_others(table):
     for i in range(80):
         table.upsert([row(i % 7, f"n{i}", i)])
-    assert table.merge_inline() >= 0
+    assert merge_inline(table) >= 0
     table.maintain()
     assert [r["n"] for r in found(table)] == [77, 78, 79, 73, 74, 75, 76]

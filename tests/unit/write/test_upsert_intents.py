@@ -12,7 +12,7 @@ from faults.faulty_storage import Fault, FaultyStorage
 from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Transaction, Warehouse
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.log.actions import MarkOrphans
 from streamhouse_spark.log.read_version import ReadVersion
@@ -126,7 +126,7 @@ class TestPrepared:
         assert table.refresh().version == version
         assert intents.read == []
 
-    def test_partial_updates(self, table):
+    def test_prepared_partial_updates_read_no_rows_again(self, table):
         table.upsert([row(1, "a", 1)])
         write = IntentWrite(columns=("n",))
         intents = Intents(table, *upserts(row(1, None, 5), row(2, None, 6)))
@@ -163,7 +163,7 @@ class TestMoved:
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
         assert moved in {0, 1, 2}
 
-    def test_a_rival_between_plan_and_record(self, wh, sums, store, clock, other_process):
+    def test_changes_are_prepared_again_after_a_lost_race(self, wh, sums, store, clock, other_process):
         """The first attempt had prepared changes of all buckets; another record took its number."""
         rival = other_process().table(NAME)
         number = sums.refresh().version + 1
@@ -181,7 +181,7 @@ class TestMoved:
         assert intents.read == list(taken[0])
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
 
-    def test_two_that_prepared_at_once(self, sums, on_host):
+    def test_of_two_prepared_writes_the_later_reads_again(self, sums, on_host):
         parts = []
         for host in "ab":
             on_host(host)
@@ -194,7 +194,7 @@ class TestMoved:
         assert sorted(parts[1][0].read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 2))
 
-    def test_a_truncation_took_the_rows_away(self, sums):
+    def test_prepared_changes_are_stale_after_a_truncation(self, sums):
         """The buckets end where they ended."""
         sums.upsert(NINE)
         intents = Intents(sums, *upserts(*NINE))
@@ -213,7 +213,7 @@ class TestMoved:
         assert intents.read == []
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
-    def test_columns_added_meanwhile(self, sums):
+    def test_columns_added_meanwhile_make_prepared_changes_stale(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.add_columns("note STRING")
@@ -242,7 +242,7 @@ class TestMoved:
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     @pytest.mark.parametrize(("before", "after"), [("allow", "ignore"), ("ignore", "allow")])
-    def test_deletions_mean_something_else_now(self, table, before, after):
+    def test_a_changed_delete_behavior_makes_prepared_deletions_stale(self, table, before, after):
         table.upsert(NINE)
         table.alter_properties({"table.delete.behavior": before})
         intents = Intents(table, (row(4), True))
@@ -346,7 +346,7 @@ class TestOverwriting:
         assert found(table) == dict.fromkeys(range(9), ("new", 1)) | {3: ("last", 3)}
         assert table.lookup([3, 25])["name"].to_pylist() == ["last", None]
 
-    def test_nothing_empties_the_table(self, table):
+    def test_an_overwrite_without_rows_empties_the_table(self, table):
         table.upsert(NINE)
         commit(table.keyed, IntentWrite(overwrites=True), {})
         assert found(table) == {}
@@ -384,9 +384,9 @@ class TestRewriting:
         intents = Intents(table, *upserts(row(7, "x"), row(7, "y")))
         prepared = intents.prepared(table, self.WRITE)
         assert prepared == ()
-        assert "left to who commits" in caplog.text
+        assert "is not prepared before the commit" in caplog.text
         read = ReadVersion.of(table.state)
-        with pytest.raises(SchemaMismatchError, match=r"2 rows of one primary key \(id = 7\)"):
+        with pytest.raises(SchemaMismatchError, match=r"2 rows with the primary key \(id = 7\)"):
             commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
 
 
@@ -397,11 +397,11 @@ class TestLeftOut:
         intents = Intents(table, (row(4), True))
         prepared = intents.prepared(table)
         assert prepared == ()
-        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+        with pytest.raises(InvalidOptionError, match="does not support deletes"):
             commit(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(found(table)) == 9
 
-    def test_buckets_that_nobody_prepared(self, sums):
+    def test_unprepared_buckets_are_read_by_the_committer(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         first, *_ = intents.prepared(sums)
         commit(sums.keyed, IntentWrite(), intents.readers(), [first])

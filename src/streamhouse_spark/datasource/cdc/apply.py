@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.cdc.avro_schemas import Auth, AvroSchemas
 from streamhouse_spark.datasource.cdc.event_formats import (
@@ -27,8 +27,8 @@ from streamhouse_spark.datasource.cdc.event_formats import (
 )
 from streamhouse_spark.datasource.cdc.row_validation import RowRules, validate_rows
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.kv.table_config import parse_keyed_properties
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -11,7 +11,7 @@ from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open
 from streamhouse_spark.datasource.spark_schema import read_schema
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.read.lake_row_ids import take_read_version
 from streamhouse_spark.warehouse.process_cache import Connection

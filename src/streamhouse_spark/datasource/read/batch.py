@@ -94,7 +94,7 @@ class StreamhouseReader(ErrorBoundary, DataSourceReader):
 
                     changes = plan_changelog(table, state, options)
                     schema = state.schema.select(self._table_columns or state.schema.names[:1])
-                    return ScanPlan(table.name, table.uuid, schema, changes.pieces)
+                    return ScanPlan(table.name, table.uuid, schema, changes.tasks)
                 return plan_ranges(
                     table,
                     state,

@@ -51,7 +51,7 @@ def read_plan(
     Rows that do not match ``node`` may be included.
     """
     table = connection.table_by_uuid(plan.table, plan.table_uuid)
-    match plan.pieces[:1]:
+    match plan.tasks[:1]:
         case (ViewScanTask(suffix),):
             yield from _read_view(table, suffix)
         case (BinlogScanTask(),):

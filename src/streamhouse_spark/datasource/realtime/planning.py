@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.read.read_target import resolve_stream_target
 from streamhouse_spark.datasource.rpc_arguments import require_loaded_table
 from streamhouse_spark.datasource.scan.catalog_options import parse_catalog_stream_options
@@ -34,7 +34,7 @@ from streamhouse_spark.datasource.stream.stream_offset import (
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.consumers import move_consumer
-from streamhouse_spark.log.delete_vectors import DROPPED_FILE_ROWS, DROPPED_ROWS
+from streamhouse_spark.log.deletion_vectors import DROPPED_FILE_ROWS, DROPPED_ROWS
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.metadata_columns import COMMIT_VERSION, first_row_id
 from streamhouse_spark.log.segments.scan import LogSplit

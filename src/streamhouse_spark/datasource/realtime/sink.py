@@ -25,7 +25,7 @@ from streamhouse_spark.datasource.write.sink_transactions import SourceProgress,
 from streamhouse_spark.datasource.write.spark_writer import StreamhouseStreamWriter
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, format_counts, require_planned
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan, commit_intents
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.segments.writer import StagedSegment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.log.transactions import select_progress_ids
@@ -92,7 +92,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         if isinstance(plan, KeyedStagingPlan):
             commit_intents(table, plan, [message], transaction=transaction)
         elif message.staged is not None:
-            table.commit(message.staged, transaction=transaction)
+            table.log_writer.commit(message.staged, transaction=transaction)
         return message.staged.segments if message.staged is not None else ()
 
     def _report_stored(self) -> StagedCommitMessage:

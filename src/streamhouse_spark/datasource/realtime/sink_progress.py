@@ -19,7 +19,7 @@ from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.errors import DifferentHistoryError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.actions import Action, Append, ForgetTransactions
 from streamhouse_spark.log.catalog.names import find_other_table
-from streamhouse_spark.log.history_epochs import HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum, place_id, record_of, select_progress_ids
 from streamhouse_spark.table.table import Table

@@ -68,7 +68,7 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
     read = tuple(column.name for column in supported_columns) or schema.names[:1]
     sources = plan_sources(replace(request, scan=ScanRequest(read, statistics_of=read)))
     files = sources.lake.files if sources.lake is not None else ()
-    splits = [piece.split for piece in sources.pieces if isinstance(piece, LogScanTask)]
+    splits = [piece.split for piece in sources.tasks if isinstance(piece, LogScanTask)]
     num_rows = sources.count_rows()
     if num_rows is None:
         return None

@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
 from streamhouse_spark.datasource.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker import release_memory
-from streamhouse_spark.expressions.evaluation import drop_mismatches
+from streamhouse_spark.expressions.row_masks import drop_mismatches
 from streamhouse_spark.read.scan_tasks import ScanPlan, count_segments
 from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from streamhouse_spark.core.paths import commit_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
 from streamhouse_spark.datasource.read.read_target import reads_past
 from streamhouse_spark.datasource.scan.file_systems import store_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
@@ -45,7 +45,7 @@ def lake_validators(table: TableHandle, *, is_read: bool, is_shared: bool = Fals
     if not table.has_lake or not (is_shared or _is_local(table)):
         return None
     try:
-        return table.open_lake().marks()
+        return table.open_lake().validators()
     except StreamhouseError:
         return None  # the read raises the error if it needs the lake
 
@@ -61,7 +61,7 @@ def snapshot_validators(table: TableHandle, snapshot: QuerySnapshot, lake: LakeV
         return None
     absent = [commit_key(snapshot.uuid, snapshot.commit + 1), *lake.absent]
     if _is_local(table):
-        return _file_validators(table.storage, [commit_key(snapshot.uuid, snapshot.commit), *lake.there], absent)
+        return _file_validators(table.storage, [commit_key(snapshot.uuid, snapshot.commit), *lake.present], absent)
     return _store_validators(table, absent)
 
 

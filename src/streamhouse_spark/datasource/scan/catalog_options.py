@@ -14,7 +14,7 @@ from streamhouse_spark.config.spark_options import (
     parse_stream_write_options,
     parse_write_options,
 )
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.read.read_target import reads_past, reads_range
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.errors import InvalidOptionError

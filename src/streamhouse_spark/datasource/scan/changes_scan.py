@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.scan.cache_validators import NO_LAKE
 from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot, cache_state
 from streamhouse_spark.datasource.scan.scan import describe_scan, plan
 from streamhouse_spark.errors import DifferentHistoryError, InvalidNameError, InvalidOptionError
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, require_full_changelog

@@ -22,7 +22,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import table_prefix
+from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.catalog.log_locations import SETTINGS_PREFIX, log_locations_of, log_settings
@@ -164,7 +164,7 @@ class FileSystems:
         if scheme == _ABFS:
             return abfs_unsupported_reason(_host_of(bucket), settings_of_store)
         if scheme == _GS:
-            return gs_unsupported_reason(settings_of_store, is_googles=_GOOGLES_CONNECTOR in self.schemes)
+            return gs_unsupported_reason(settings_of_store, is_google=_GOOGLES_CONNECTOR in self.schemes)
         if scheme == S3A:
             return None if _BUCKET.fullmatch(bucket) else "Hadoop does not support this bucket name"
         return f"Spark's file system does not support settings {_SETTINGS[scheme]}*" if settings_of_store else None
@@ -403,11 +403,11 @@ def gs_settings(settings: Mapping[str, str]) -> list[HadoopSetting]:
     return [HadoopSetting(f"fs.gs.{key}", value, is_default=True) for key, value in connector_settings.items()]
 
 
-def gs_unsupported_reason(settings: Mapping[str, str], *, is_googles: bool) -> str | None:
+def gs_unsupported_reason(settings: Mapping[str, str], *, is_google: bool) -> str | None:
     """Return why the file system of ``gs`` does not support the ``gcs.*`` settings, or None if it does."""
     for token in ("gcs.oauth2.token", "gcs.oauth2.token-file"):
         if token in settings:
             return f"Spark's file system does not support {token}"
-    if settings and not is_googles:
+    if settings and not is_google:
         return "settings gcs.* require Google's connector, but the session has another file system"
     return None

@@ -131,7 +131,7 @@ def plan_splits(
     pieces: list[tuple[scan_tasks.ScanTask, int | None, float]] = [
         (p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)
     ]
-    pieces.extend((piece, _bucket_of(piece), of_log) for piece in group_by_bucket(sources.pieces))
+    pieces.extend((piece, _bucket_of(piece), of_log) for piece in group_by_bucket(sources.tasks))
     of_files = [_Weight(int(file.size_bytes * of_lake)) for file in files]
     weights = [*of_files, *(_Weight(int(p.size_bytes * f)) for p, _, f in pieces)]
     target_bytes = target_partition_bytes(weights, parallelism)
@@ -185,7 +185,7 @@ def _native_path(
     can_drop = drops_rows and file.merge is None and bool(file.own_deletes or not file.position_deletes)
     if file_systems is None or not (file.has_rows_as_stored or can_drop):
         return None
-    if not sources.lake.same_by_name.issuperset(columns):
+    if not sources.lake.readable_by_name.issuperset(columns):
         return None
     if any(file_systems.uri_of(location) is None for location, _ in file.own_deletes):
         return None

@@ -16,7 +16,7 @@ from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.snapshot_history import require_metadata
 from streamhouse_spark.lake.types import LakeValidators
 from streamhouse_spark.log.history import state_at
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import take_snapshot_as_of
 from streamhouse_spark.read.time_travel import state_as_of, table_as_of, with_schema
@@ -99,7 +99,7 @@ def read_lake_snapshot(table: TableHandle) -> CachedLakeSnapshot | None:
         return None
     lake = table.open_lake(state)
     with lake.cache_metadata_for_round():
-        newest, validators = lake.newest(), lake.marks()
+        newest, validators = lake.newest(), lake.validators()
     require_metadata(state, lake, newest)
     return CachedLakeSnapshot(state.lake_location, None if newest is None else newest.id, validators)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from streamhouse_spark.config.spark_options import parse_read_options, table_option
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_batch_target
 from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
@@ -47,7 +47,7 @@ from streamhouse_spark.datasource.scan.scan_planning import SparkScanRequest, pl
 from streamhouse_spark.datasource.spark_schema import canonical_schema, read_schema
 from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.kv.table_config import parse_keyed_properties
+from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 from streamhouse_spark.lake.types import LakeValidators
 from streamhouse_spark.log.catalog.branches import find_branch
 from streamhouse_spark.log.read_version import ReadVersion

@@ -77,7 +77,7 @@ def _log_sources(
     request: SparkScanRequest, pieces: Sequence[scan_tasks.ScanTask], *, are_exact: bool = True
 ) -> ScanSources:
     schema = request.scan.schema(request.state)
-    return ScanSources(request.state, schema, pieces=tuple(pieces), are_exact=are_exact)
+    return ScanSources(request.state, schema, tasks=tuple(pieces), are_exact=are_exact)
 
 
 def _union_sources(request: SparkScanRequest) -> ScanSources:
@@ -121,8 +121,8 @@ def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> Sca
 
 def _log_splits(sources: ScanSources) -> list[LogSplit]:
     tails = list(sources.keyed.tails) if sources.keyed is not None else []
-    bases = [p.base for p in sources.pieces if isinstance(p, scan_tasks.KeyedScanTask) and p.base is not None]
-    logs = (piece.rows if isinstance(piece, scan_tasks.ChangesScanTask) else piece for piece in sources.pieces)
+    bases = [p.base for p in sources.tasks if isinstance(p, scan_tasks.KeyedScanTask) and p.base is not None]
+    logs = (piece.rows if isinstance(piece, scan_tasks.ChangesScanTask) else piece for piece in sources.tasks)
     return [
         *tails,
         *bases,
@@ -145,10 +145,10 @@ def _changes_sources(request: SparkScanRequest) -> ScanSources:
     plan = plan_changes(
         request.table, state, snapshot.first, snapshot.last, pruning, is_net=snapshot.is_net, after_us=snapshot.after_us
     )
-    key = state.primary_key if any(piece.key for piece in plan.pieces) else ()
+    key = state.primary_key if any(piece.key for piece in plan.tasks) else ()
     column_names = {*request.scan.schema(state).names, *key}
     schema = TableSchema(tuple(column for column in state.schema.columns if column.name in column_names))
-    return _require_files_exist(request, ScanSources(plan.state, schema, pieces=plan.pieces, are_exact=False))
+    return _require_files_exist(request, ScanSources(plan.state, schema, tasks=plan.tasks, are_exact=False))
 
 
 def _range_sources(request: SparkScanRequest) -> ScanSources:
@@ -156,7 +156,7 @@ def _range_sources(request: SparkScanRequest) -> ScanSources:
     if request.snapshot.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)
         return _require_files_exist(
-            request, ScanSources(plan.state, request.scan.schema(state), pieces=plan.pieces, are_exact=False)
+            request, ScanSources(plan.state, request.scan.schema(state), tasks=plan.tasks, are_exact=False)
         )
     if request.snapshot.suffix != CHANGELOG:
         require_complete_offsets(state, options)

@@ -79,7 +79,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
         metadata = tuple(field.name for field in self._metadata if field.name in columns)
         settings = (self._name, columns, need["schema"], metadata, self._options.fail_on_data_loss, filters)
-        plans = [PythonPlan(*settings, part.with_tasks(()), (part.pieces,)) for part in parts]
+        plans = [PythonPlan(*settings, part.with_tasks(()), (part.tasks,)) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_skipped)
         return [StreamPart(plan) for plan in plans]
 

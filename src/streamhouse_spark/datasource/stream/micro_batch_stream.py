@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import StreamReadOptions
-from streamhouse_spark.core.paths import parse_table_name, table_prefix
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import parse_table_name, table_prefix
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
 from streamhouse_spark.datasource.read.read_target import ReadTarget
@@ -40,7 +40,7 @@ from streamhouse_spark.datasource.worker import ErrorBoundary
 from streamhouse_spark.errors import DifferentHistoryError, OffsetsTrimmedError, SnapshotExpiredError, StreamhouseError
 from streamhouse_spark.log.archive.pages import first_change_offsets
 from streamhouse_spark.log.consumers import move_consumer
-from streamhouse_spark.log.history_epochs import HistoryPoint
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
@@ -282,10 +282,10 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
                 b: OffsetRange(max(r.start - 1, min(r.start, earliest[b])), r.end) for b, r in ranges.items()
             }
             plan = plan_ranges(table, state, extended_ranges, self._table_columns, fail_on_data_loss=self._is_strict)
-            bootstrap_parts = split_plan(replace(plan, pieces=tuple(first), binlog_start=0)) if first else []
+            bootstrap_parts = split_plan(replace(plan, tasks=tuple(first), binlog_start=0)) if first else []
             return bootstrap_parts + split_binlog(plan, {bucket: offsets.start for bucket, offsets in ranges.items()})
         plan = plan_ranges(table, state, ranges, columns, fail_on_data_loss=self._is_strict, dropped=dropped)
-        return split_plan(replace(plan, pieces=(*first, *prune_tasks(state, plan.pieces, pruning), *deleted)))
+        return split_plan(replace(plan, tasks=(*first, *prune_tasks(state, plan.tasks, pruning), *deleted)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.spark_schema import split_defaults
 from streamhouse_spark.errors import SchemaMismatchError, TableNotFoundError
 from streamhouse_spark.log.actions import Action, SetSchema

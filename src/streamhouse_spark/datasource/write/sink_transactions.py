@@ -19,8 +19,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import StreamBatch, Transaction
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError, TransactionConflictError
 from streamhouse_spark.log.catalog.names import find_other_table
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import IN_REAL_TIME
+from streamhouse_spark.log.commit_validation import IN_REAL_TIME
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import name_sum, place_id, read_at
 from streamhouse_spark.table.table import Table

@@ -114,7 +114,7 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
             fields = replaced.fields if replaced.condition is None else None
             commit_replacement(table, staged, choose, self._transaction, replaced.read, fields)
         elif staged.segments or is_recorded:
-            table.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
+            table.log_writer.commit(staged, transaction=self._transaction, overwrite=self._overwrite)
 
 
 class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
@@ -172,7 +172,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
         if staged is None:
             return
         if isinstance(self._plan, StagingPlan):
-            table.commit(staged, transaction=transaction)
+            table.log_writer.commit(staged, transaction=transaction)
             return
         from streamhouse_spark.datasource.write.upsert_staging import commit_intents
 

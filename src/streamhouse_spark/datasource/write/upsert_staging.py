@@ -27,8 +27,8 @@ from pyspark.sql.types import StructType
 from streamhouse_spark.config.spark_options import StreamWriteOptions, WriteOptions
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
 from streamhouse_spark.core.types import BucketOffsets, Transaction
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.write.replaced_part import ReplacedPart
 from streamhouse_spark.datasource.write.staging_writer import (
@@ -47,8 +47,8 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sc
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import PreparedChanges
-from streamhouse_spark.log.history_epochs import HistoryPoint
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
+from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.object_existence import must_check_stored, require_stored
 from streamhouse_spark.log.read_version import ReadVersion

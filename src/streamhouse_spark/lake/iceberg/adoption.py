@@ -1,7 +1,7 @@
 """Adoption of an Iceberg table with rows as the lake of a new table: requirements and claim.
 
-**Commit point** of the claim: one metadata version with the owner property, and a snapshot of the same files that holds
-the start offsets. It fails if the lake's snapshot differs from the examined one, or the lake has another owner.
+**Commit point** of the claim: one metadata version with the owner property, and with a snapshot of the same files that
+has the start offsets. It fails if the lake's snapshot is not the examined one, or if the lake has another owner.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, Lake
 from streamhouse_spark.lake.column_mapping import map_by_name
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.evolution import add_external_nested_ids
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, projection, require_snapshot, scan_files, snapshot_schema
 from streamhouse_spark.lake.iceberg.schema import (
     FORMAT_VERSION,
@@ -47,7 +47,7 @@ from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 
 _CLAIM_PROPERTIES: Mapping[str, str] = {
-    # Versions are deleted only below a floor; see `table_binding.TABLE_PROPERTIES`.
+    # Versions are deleted only below a low watermark; see `table_binding.TABLE_PROPERTIES`.
     "write.metadata.delete-after-commit.enabled": "false"
 }
 
@@ -58,14 +58,14 @@ class IcebergAdoption(LakeAdoption):
     kind = "Iceberg table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine a lake table. ``place`` names the table; its catalog knows the location."""
+        """Examine a lake table. ``place`` is the name of the table, whose location is in its catalog."""
         spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
-        opened = self._place(spec)
+        opened = self._bind(spec)
         table = opened.find()
         if table is None:
             raise LakeMismatchError(
-                f"there is no Iceberg table {'.'.join(opened.identifier)} to adopt as {path}; give its name as the "
-                "lake's catalog has it"
+                f"there is no Iceberg table {'.'.join(opened.identifier)} to adopt as {path}; specify its name in the "
+                "catalog of the lake"
             )
         metadata = table.metadata
         problems = [*_find_wrong_location(opened, table), *_find_metadata_problems(metadata)]
@@ -93,11 +93,11 @@ class IcebergAdoption(LakeAdoption):
         )
 
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the key is the columns that identify rows for other engines, and is never null."""
+        """Require that the key is the identifier fields of the lake table, and that its columns are required."""
         problems = []
         if examined.key and set(examined.key) != set(key):
             requested = f"primary_key is {', '.join(key)}" if key else "no primary_key is given"
-            problems.append(f"it has the identifier fields {', '.join(examined.key)}, and {requested}")
+            problems.append(f"it has the identifier fields {', '.join(examined.key)}, but {requested}")
         problems += [
             f"column '{name}' of the primary key is optional, expected required"
             for name in key
@@ -109,11 +109,11 @@ class IcebergAdoption(LakeAdoption):
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Files whose partition spec does not determine it are read once per bucket."""
+        """Yield the rows by bucket. A file whose partition does not determine its bucket is read once per bucket."""
         if examined.snapshot_id is None:
             return
-        place = self._place(spec)
-        table = place.require()
+        binding = self._bind(spec)
+        table = binding.require()
         snapshot = require_snapshot(table.metadata, examined.snapshot_id)
         lake = snapshot_schema(table.metadata, snapshot)
         mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
@@ -125,25 +125,25 @@ class IcebergAdoption(LakeAdoption):
             by_bucket.setdefault(split.bucket if examined.bucket_key else 0, []).append(split)
         mixed = by_bucket.pop(None, [])
         for bucket in range(examined.num_buckets):
-            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(place.files_at(s.location), s, how)]
+            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(binding.files_at(s.location), s, how)]
             for split in mixed:
-                batches_of_split = read_split(place.files_at(split.location), split, how)
+                batches_of_split = read_split(binding.files_at(split.location), split, how)
                 batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table; see the module."""
-        place = self._place(spec)
-        place.require_home("adoption")
+        """Claim the lake table. See the module."""
+        binding = self._bind(spec)
+        binding.require_home("adoption")
         table_uuid = spec.table_uuid
 
         def validated(metadata: TableMetadata) -> Change:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
                 raise CommitConflictError(
-                    f"the Iceberg table at {metadata.location} was changed by others while it was being adopted; "
+                    f"the Iceberg table at {metadata.location} changed concurrently with its adoption; "
                     "nothing was changed, adopt it again"
                 )
             summary = LakeOffsets(offsets).to_properties(table_uuid)
@@ -151,24 +151,24 @@ class IcebergAdoption(LakeAdoption):
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
             return Change(operation, summary=summary, properties=properties)
 
-        return commit_snapshot(place, validated)
+        return commit_snapshot(binding, validated)
 
     def release(self, spec: LakeTableSpec) -> None:
-        place = self._place(spec)
-        place.require_home("releasing the lake table")
-        table = place.find()
+        binding = self._bind(spec)
+        binding.require_home("releasing the lake table")
+        table = binding.find()
         if table is None or table.properties.get(TABLE_UUID_PROPERTY) != spec.table_uuid:
             return
         update = RemovePropertiesUpdate(removals=[TABLE_UUID_PROPERTY])
         try:
-            with commit_answers(f"releasing lake table {table.location()}"):
-                place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+            with translate_commit_errors(f"releasing lake table {table.location()}"):
+                binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         except CommitFailedException as error:
             raise CommitConflictError(
-                f"lake table {table.location()} changed while it was released; try again"
+                f"lake table {table.location()} changed concurrently with its release; retry"
             ) from error
 
-    def _place(self, spec: LakeTableSpec) -> IcebergTableBinding:
+    def _bind(self, spec: LakeTableSpec) -> IcebergTableBinding:
         return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
@@ -177,19 +177,19 @@ def _filter_bucket(rows: pa.RecordBatch, examined: AdoptionCandidate, bucket: in
     return rows.filter(pa.array(row_buckets(keys, examined.num_buckets, "iceberg") == bucket))
 
 
-def _find_wrong_location(place: IcebergTableBinding, table: Table) -> list[str]:
-    """Return the obstacle of a table in the file catalog that records another location, because it is a copy."""
-    files = StorageFiles(place.storage)
-    if not isinstance(place.catalog, FileCatalog):
+def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str]:
+    """Describe the problem of a table in the file catalog that records another location, because it is a copy."""
+    files = StorageFiles(binding.storage)
+    if not isinstance(binding.catalog, FileCatalog):
         return []
     location, move = table.location(), table.io.move if isinstance(table.io, StorageFileIO) else None
-    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == place.spec.location:
+    if move is None and files.holds(location) and files.key_of(location).rstrip("/") == binding.spec.location:
         return []
-    actual = f"{place.storage.url}/{place.spec.location}"
-    recorded = "there" if move is None else f"at {move.back().of(location)}"
+    actual = f"{binding.storage.url}/{binding.spec.location}"
+    recorded = actual if move is None else move.back().of(location)
     text = (
-        f"its metadata says that it lies {recorded}, it was found at {actual}: it was moved or copied; rewrite its "
-        "metadata with the engine that wrote it, or name the catalog that it is in by lake.iceberg.catalog settings"
+        f"its metadata records the location {recorded}, but it is at {actual}, so it was moved or copied; rewrite its "
+        "metadata with the engine that wrote it, or configure its catalog with lake.iceberg.catalog settings"
     )
     return [text]
 
@@ -204,20 +204,20 @@ def _find_metadata_problems(metadata: TableMetadata) -> list[str]:
 def _find_column_problems(schema: Schema) -> list[str]:
     nested = filter(None, (_find_required_field(field.field_type, field.name) for field in schema.fields))
     problems = [
-        f"{name} is required within a column, which new rows cannot promise; make it optional" for name in nested
+        f"{name} is required within a column, but new rows may have null there; make it optional" for name in nested
     ]
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
-        here, expected = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
-        if plain_type(here) != plain_type(expected):
+        actual, expected = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
+        if plain_type(actual) != plain_type(expected):
             problems.append(
-                f"column '{column.name}' is {plain_type(here)}, which new rows would have as {plain_type(expected)}"
+                f"column '{column.name}' is {plain_type(actual)}, expected {plain_type(expected)} of new rows"
             )
     return problems
 
 
 def _find_required_field(kind: ice.IcebergType, name: str) -> str | None:
-    """Return the first part of a nested type that is not nullable."""
+    """Return the path of the first part of a nested type that is not nullable, or None."""
     match kind:
         case ice.StructType():
             parts = [(f.field_type, f"{name}.{f.name}", f.required) for f in kind.fields]
@@ -245,7 +245,7 @@ def _parse_layout(spec: PartitionSpec, schema: Schema) -> tuple[tuple[str, ...],
         raise LakeMismatchError(
             f"the Iceberg table cannot be adopted: it is partitioned by [{', '.join(describe_spec(spec, schema))}], "
             "expected columns, their years, months, days, hours or truncate, and then at most one bucket[N]; change "
-            "its partition spec, its files may stay"
+            "its partition spec, which does not require rewriting files"
         )
     nested = [f.source_id for f in spec.fields if f.source_id not in {c.field_id for c in schema.fields}]
     if nested:

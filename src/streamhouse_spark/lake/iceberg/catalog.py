@@ -1,18 +1,18 @@
-"""An Iceberg catalog made of files only, in the layout of Iceberg's HadoopCatalog.
+"""An Iceberg catalog that consists of files only, in the layout of Iceberg's HadoopCatalog.
 
 ::
 
-    <table>/metadata/v<N>.metadata.json   version N of the table, put-if-absent, never rewritten
+    <table>/metadata/v<N>.metadata.json   version N of the table: put-if-absent, never rewritten
     <table>/metadata/version-hint.text    a recent N; only a hint
-    <table>/metadata/floors/<N>           versions below N are void and may be deleted
+    <table>/metadata/floors/<N>           low watermark: versions below N are void and may be deleted
 
-It needs only storage with put-if-absent, and other engines open its tables by path. Reads find the latest version (see
-`lake.iceberg.metadata_versions`). A delayed writer could reuse the slot of a deleted file. So versions are deleted only
-a day after a floor above them was stored, and a writer that took longer than a minute reads the floor again before it
-reports success. The floor `DROPPED` closes a table permanently.
+It needs only a store with put-if-absent, and other engines open its tables by path. `lake.iceberg.metadata_versions`
+finds the latest version. A delayed writer could reuse the slot of a deleted version. So versions are deleted only a day
+after a higher low watermark was stored. A writer that took longer than a minute reads the low watermark again before it
+reports success. The watermark `DROPPED` closes a table permanently.
 
 A round reads the latest metadata about ten times, and nearly always finds the bytes that this process last read or
-wrote. So parsed metadata is cached by its bytes, and updated without a copy of every snapshot.
+wrote. So parsed metadata is cached by its bytes, and updated without copying every snapshot.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from pyiceberg.view import View
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import find_recorded_root, is_same_place
+from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
 from streamhouse_spark.lake.iceberg.file_io import Move, StorageFileIO, rewrite_metadata_paths
 from streamhouse_spark.lake.iceberg.metadata_versions import (
@@ -63,7 +63,7 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     version_number,
     version_numbers,
 )
-from streamhouse_spark.lake.metadata_cache import RecentValues
+from streamhouse_spark.lake.metadata_cache import LruCache
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.log.catalog.names import warehouse_moved_error
 from streamhouse_spark.storage.base import Storage
@@ -74,19 +74,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_parsed_metadata: RecentValues[bytes, TableMetadata] = RecentValues(8)  # several tables are tiered concurrently
+_parsed_metadata: LruCache[bytes, TableMetadata] = LruCache(8)  # several tables are tiered concurrently
 
 ATTEMPT_PROPERTY = "streamhouse.attempt"
-"""Table property with the uuid of the commit that wrote a version: no two writers ever store equal bytes."""
+"""Table property with the uuid of the commit that wrote a version, so that two writers never store equal bytes."""
 FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
 PUT_ATTEMPTS_MAX = 4
 Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
-    """Return the metadata in these bytes; callers must not change it. The cache is keyed by content, so never stale.
+    """Return the metadata in these bytes, which callers must not change. Raises pyiceberg's errors.
 
-    Raises pyiceberg's errors.
+    The cache is keyed by content, so it is never stale.
     """
     metadata = _parsed_metadata.get(data)
     if metadata is None:
@@ -125,9 +125,9 @@ class _Version:
 
 
 class FileCatalog(MetastoreCatalog):
-    """A catalog whose tables are ``<prefix><namespace>/<table>`` of a storage. Safe for concurrent writers.
+    """A catalog whose tables are the folders ``<prefix><namespace>/<table>`` of a store. Supports concurrent writers.
 
-    ``properties`` are pyiceberg's own (``s3.*`` …), for files of a table outside the warehouse.
+    ``properties`` are pyiceberg's (``s3.*`` …), for files of a table outside the warehouse.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class FileCatalog(MetastoreCatalog):
         self._prefix = prefix
         self._world = world or World()
         self._io = StorageFileIO(storage, properties)
-        self._hints_behind: dict[str, int] = {}
-        """Table → its latest version, if the hint was older at the last check."""
+        self._stale_hints: dict[str, int] = {}
+        """Table → its latest version, if its hint was older at the last check."""
 
     # -- tables ---------------------------------------------------------------------------------------------------
 
@@ -154,12 +154,12 @@ class FileCatalog(MetastoreCatalog):
         return self._table(identifier, key, self._newest(key))
 
     def repair_hint(self, identifier: str | Identifier) -> None:
-        """Update a stale hint found by the last check, whose writer died before updating it.
+        """Update a stale hint that the last check found. Its writer crashed before updating it.
 
         Engines that open a table by path find its latest version only by the hint.
         """
         key = self._key(identifier)
-        number = self._hints_behind.pop(key, None)
+        number = self._stale_hints.pop(key, None)
         if number is not None:
             with suppress(StorageError):  # the next check retries
                 repair_hint(self._storage, key, number)
@@ -180,11 +180,14 @@ class FileCatalog(MetastoreCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> Table:
-        """Create a table. Raises `TableAlreadyExistsError`, also if a dropped table still holds the location."""
+        """Create a table. Raises `TableAlreadyExistsError`, also if the location has files of a dropped table."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
         if newest_floor(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
-            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+            raise TableAlreadyExistsError(
+                f"cannot create an Iceberg table at {self._storage.url}/{key}: the location holds a table, or metadata "
+                "of a dropped one"
+            )
         metadata = new_table_metadata(
             location=location or self._io.files.location_of(key),
             schema=self._convert_schema_if_needed(schema),
@@ -195,27 +198,27 @@ class FileCatalog(MetastoreCatalog):
         created = metadata.model_copy(update={"last_updated_ms": self._storage.now_ms()})
         version = self._put_version(key, 1, created, started_ms)
         if version is None:
-            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+            raise TableAlreadyExistsError(f"an Iceberg table at {self._storage.url}/{key} was created concurrently")
         return self._table(identifier, key, version)
 
     def create_from_metadata(self, identifier: str | Identifier, metadata: TableMetadata) -> Table:
-        """Create a table that continues the metadata of another. **Commit point:** its first version.
+        """Create a table from the metadata of another. **Commit point:** its first version.
 
         Raises `TableAlreadyExistsError`, `CommitStateUnknownException`.
         """
         key = self._key(identifier)
         version = self._put_version(key, 1, metadata, self._world.clock.boot_ms())
         if version is None:
-            raise TableAlreadyExistsError(f"{self._storage.url}/{key} is taken")
+            raise TableAlreadyExistsError(f"an Iceberg table at {self._storage.url}/{key} exists")
         return self._table(identifier, key, version)
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Commit updates: check the requirements against the latest version, and write exactly its successor.
+        """Check the requirements against the latest version, and write exactly its successor with the updates.
 
-        Raises `CommitFailedException` if a requirement fails or another writer won, `CommitStateUnknownException` if
-        the storage did not report the outcome.
+        Raises `CommitFailedException` if a requirement fails or another writer won, and `CommitStateUnknownException`
+        if the storage did not report the outcome.
         """
         identifier = table.name()
         key = self._key(identifier)
@@ -238,11 +241,11 @@ class FileCatalog(MetastoreCatalog):
         return _response(version.metadata, self._location(key, version.number))
 
     def relocate_table(self, identifier: str | Identifier, rewrite: Rewrite) -> bool:
-        """Move the table to the location where it was found. ``rewrite`` returns the next metadata, given the stored
-        metadata and the move, which is None at the recorded location. It returns None if nothing is to be done.
+        """Replace the recorded location of the table with the opened one. Returns whether anything was done.
 
-        **Commit point:** the metadata version. Returns False if nothing was done. Raises `NoSuchTableError`,
-        `CommitFailedException` if concurrent writers keep changing the table, `CommitStateUnknownException`.
+        ``rewrite`` gets the stored metadata and the move, which is None at the recorded location. It returns the next
+        metadata, or None if there is nothing to do. **Commit point:** the metadata version. Raises `NoSuchTableError`,
+        `CommitFailedException` after too many conflicts, `CommitStateUnknownException`.
         """
         key = self._key(identifier)
         for _ in range(PUT_ATTEMPTS_MAX):
@@ -251,15 +254,13 @@ class FileCatalog(MetastoreCatalog):
             changed = rewrite(base.metadata, self._move(key, base.metadata))
             if changed is None:
                 return False
-            if (
-                self._put_version(key, base.number + 1, self._set_store_time(changed, base.metadata), started_ms)
-                is not None
-            ):
+            changed = self._set_store_time(changed, base.metadata)
+            if self._put_version(key, base.number + 1, changed, started_ms) is not None:
                 return True
-        raise CommitFailedException(f"{self._storage.url}/{key} was changed by others {PUT_ATTEMPTS_MAX} times")
+        raise CommitFailedException(f"{self._storage.url}/{key} changed concurrently in {PUT_ATTEMPTS_MAX} attempts")
 
     def drop_table(self, identifier: str | Identifier) -> None:
-        """Close the table permanently. Its files stay, so `undrop_table` can restore it until `purge_table`."""
+        """Close the table permanently. Its files remain, so `undrop_table` can restore it until `purge_table`."""
         key = self._key(identifier)
         owner = self._newest(key).metadata.properties.get(TABLE_UUID_PROPERTY, "")
         closed = floor_key(key, DROPPED)
@@ -270,7 +271,7 @@ class FileCatalog(MetastoreCatalog):
         if put.outcome is not PutOutcome.WON:
             if isinstance(put.failure, StorageRefusedError):
                 raise put.failure
-            raise CommitStateUnknownException(f"dropping {self._storage.url}/{key} may or may not have happened")
+            raise CommitStateUnknownException(f"the outcome of dropping {self._storage.url}/{key} is unknown")
 
     def find_dropped_owner(self, identifier: str | Identifier) -> str | None:
         """Return the uuid of the streamhouse table whose lake was dropped here, or None."""
@@ -286,7 +287,7 @@ class FileCatalog(MetastoreCatalog):
         return self.load_table(identifier)
 
     def purge_table(self, identifier: str | Identifier) -> None:
-        """Drop the table and delete every file below its location, except the floor that keeps it closed."""
+        """Drop the table and delete all its files, except the watermark that closes it."""
         key = self._key(identifier)
         with suppress(NoSuchTableError):
             self.drop_table(identifier)
@@ -301,7 +302,7 @@ class FileCatalog(MetastoreCatalog):
         return [(database, name) for name in names if self.table_exists((database, name))]
 
     # -- namespaces -----------------------------------------------------------------------------------------------
-    # A namespace is a folder: it exists once a table is in it.
+    # A namespace is a folder: it exists if it has a table.
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
         if namespace:
@@ -321,11 +322,11 @@ class FileCatalog(MetastoreCatalog):
     def prune_versions(
         self, identifier: str | Identifier, *, grace_ms: int = FLOOR_GRACE_MS, dry_run: bool = False
     ) -> list[str]:
-        """Delete metadata versions that were superseded at least ``grace_ms`` ago, and return their keys.
+        """Delete metadata versions that were replaced at least ``grace_ms`` ago, and return their keys.
 
-        A call deletes versions below a floor that is old enough, and stores the floor for the next call. Versions are
-        deleted oldest first, so that no gap hides a newer one. On a remote store some are deleted concurrently, which
-        is invisible to readers: all are below a floor older than the grace period.
+        A call deletes versions below an old enough low watermark, and stores the watermark of a later call. Versions
+        are deleted oldest first, so that no gap hides a newer version. On a remote store deletes are concurrent, which
+        readers cannot see, because all these versions are below a watermark older than the grace period.
         """
         key = self._key(identifier)
         newest = self._newest(key)
@@ -350,7 +351,9 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Do nothing: deletion by the length of the log would free slots. `prune_versions` deletes below a floor."""
+        """Do nothing: deleting by the length of the log would free slots. `prune_versions` deletes below a low
+        watermark.
+        """
 
     # -- versions -------------------------------------------------------------------------------------------------
 
@@ -359,8 +362,8 @@ class FileCatalog(MetastoreCatalog):
         latest = newest_version(self._storage, self._world, key, from_number=from_number)
         if latest is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
-        if latest.is_behind_hint:
-            self._hints_behind[key] = latest.number
+        if latest.has_stale_hint:
+            self._stale_hints[key] = latest.number
         return self._parse_version(key, latest)
 
     def _parse_version(self, key: str, latest: LatestVersion) -> _Version:
@@ -369,12 +372,13 @@ class FileCatalog(MetastoreCatalog):
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
-                f"({str(error).splitlines()[0]}); restore it, "
-                "or rebuild the lake from the log (streamhouse retier)"
+                f"({str(error).splitlines()[0]}); restore it, or rebuild the lake from the log (streamhouse retier)"
             ) from error
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
-        """Store version ``number``, or return None if another writer has it. Raises `CommitStateUnknownException`."""
+        """Store version ``number``, or return None if another writer stored it. Raises
+        `CommitStateUnknownException`.
+        """
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
@@ -386,20 +390,21 @@ class FileCatalog(MetastoreCatalog):
         _parsed_metadata.put(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
         if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
-            return None  # the slot was free only because its file had been deleted: the new file is void
+            return None  # the slot was empty only because its version had been deleted, so the new version is void
         with suppress(StorageError):
             put_hint(self._storage, key, number)
         return _Version(number, stored)
 
     def _set_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
-        """Return metadata with the store's time instead of this host's, never before the time of its predecessor."""
+        """Return the metadata with the store's time instead of this host's, and never a time before its
+        predecessor's.
+        """
         newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
         time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
         return changed.model_copy(update={"last_updated_ms": time_ms})
 
     def _put_and_read_back(self, version_key: str, data: bytes) -> bool:
-        """Store ``data`` and return whether the slot holds it. After any error the slot is read, the error is not
-        trusted.
+        """Store ``data`` and return whether the slot has it. After any error the slot is read back.
 
         Raises `StorageRefusedError` if the slot is empty and the store rejects writes of this process.
         """
@@ -415,24 +420,24 @@ class FileCatalog(MetastoreCatalog):
                 break
             refusals += isinstance(put.failure, StorageRefusedError)
             if put.outcome is PutOutcome.NOT_STORED and refusals == attempt + 1:
-                raise put.error  # it is missing, and no request in flight can put it
-        raise CommitStateUnknownException(
-            f"storing {self._storage.url}/{version_key} may or may not have happened"
-        ) from (put.read_error or put.failure)
+                raise put.error  # the slot is empty, and no request in flight can fill it
+        raise CommitStateUnknownException(f"the outcome of storing {self._storage.url}/{version_key} is unknown") from (
+            put.read_error or put.failure
+        )
 
     # -- names ----------------------------------------------------------------------------------------------------
 
     def _key(self, identifier: str | Identifier) -> str:
         parts = Catalog.identifier_to_tuple(identifier)
         if len(parts) != 2 or any(not part or "/" in part or part in (".", "..") for part in parts):
-            raise NoSuchTableError(f"a table of this catalog is <namespace>.<table>, found {identifier!r}")
+            raise NoSuchTableError(f"found table identifier {identifier!r}, expected <namespace>.<table>")
         return f"{self._prefix}{parts[0]}/{parts[1]}"
 
     def _location(self, key: str, number: int) -> str:
         return self._io.files.location_of(version_key(key, number))
 
     def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
-        """Return the table with the present locations of its files, wherever the metadata was written."""
+        """Return the table with the current locations of its files."""
         metadata, io = version.metadata, self._io
         if (move := self._move(key, metadata)) is not None:
             metadata, io = rewrite_metadata_paths(metadata, move), StorageFileIO(self._storage, self.properties, move)
@@ -456,16 +461,16 @@ class FileCatalog(MetastoreCatalog):
         if move is not None:
             raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
-    # -- what files alone cannot do -------------------------------------------------------------------------------
+    # -- unsupported operations -----------------------------------------------------------------------------------
 
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
         self._refuse("registering a table: create it here, or use another catalog")
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
-        self._refuse("renaming a table: its place is its name")
+        self._refuse("renaming a table, whose location is its name")
 
     def drop_namespace(self, namespace: str | Identifier) -> None:
-        self._refuse("dropping a namespace: it goes with its last table")
+        self._refuse("dropping a namespace, which exists while it has a table")
 
     def update_namespace_properties(
         self, namespace: str | Identifier, removals: set[str] | None = None, updates: Properties = EMPTY_DICT
@@ -479,13 +484,13 @@ class FileCatalog(MetastoreCatalog):
         return False
 
     def load_view(self, identifier: str | Identifier) -> View:
-        raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
+        raise NoSuchViewError(f"no view {identifier}: this catalog has only tables")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
         self._refuse("views")
 
     def drop_view(self, identifier: str | Identifier) -> None:
-        raise NoSuchViewError(f"no view {identifier}: this catalog keeps tables only")
+        raise NoSuchViewError(f"no view {identifier}: this catalog has only tables")
 
     def _refuse(self, reason: str) -> NoReturn:
         raise NotImplementedError(f"a file catalog does not support {reason}")

@@ -1,11 +1,11 @@
 """Clones of an Iceberg table: tables that start with a snapshot of another table and share its files.
 
-Nothing is copied. The clone's first metadata version has the snapshot with its manifests and data files in place, and
-the log offsets as the clone's own. Rounds, compaction and relocation write below the clone's own location.
+Nothing is copied. The clone's first metadata version has the snapshot, which references the existing manifests and data
+files, and the log offsets of the clone. Rounds, compaction and relocation write below the clone's location.
 
-Each table deletes only files below its own location. A clone names the other locations in a property and sets Iceberg's
-``gc.enabled=false``, so that other engines delete none of its files. The files stay while their owner retains the
-snapshot, which its log ensures (`log.catalog.branches`).
+Each table deletes only files below its own location. A clone stores the other locations in a property and sets
+Iceberg's ``gc.enabled=false``, so that other engines delete none of its files. The files remain while their owner
+retains the snapshot, which its log ensures (`log.catalog.branches`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
-from streamhouse_spark.core.paths import plain_location
+from streamhouse_spark.core.warehouse_layout import plain_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.file_io import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import OWN_PLACES
 from streamhouse_spark.lake.iceberg.snapshots import offsets_at
@@ -39,45 +39,45 @@ SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
 _PLACES = ("write.data.path", "write.metadata.path")
 
 
-def require_files(place: IcebergTableBinding) -> None:
+def require_files(binding: IcebergTableBinding) -> None:
     """Raise `InvalidOptionError` for a lake in an external catalog."""
-    if not place.uses_files:
+    if not binding.uses_files:
         raise InvalidOptionError(
-            f"the lake of {place.spec.path} is in a catalog outside the warehouse, so other engines may delete what a "
-            "clone reads; copy its rows instead (CREATE TABLE … AS SELECT)"
+            f"the lake of {binding.spec.path} is in a catalog outside the warehouse, so other engines may delete files "
+            "of a clone; copy its rows instead (CREATE TABLE … AS SELECT)"
         )
 
 
-def clone(place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int) -> None:
+def clone(binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int) -> None:
     """Create the lake table of a clone from a snapshot. **Commit point:** the first version of its metadata.
 
     Raises `SnapshotExpiredError`, `LakeMismatchError` if its location is taken, `CommitStateUnknownError`.
     """
-    require_files(place)
-    table, catalog = place.require(), target.catalog
-    place.require_owner(table.metadata)
+    require_files(binding)
+    table, catalog = binding.require(), target.catalog
+    binding.require_owner(table.metadata)
     assert isinstance(catalog, FileCatalog)
     try:
-        with commit_answers(f"making the lake table of {target.spec.path}"):
+        with translate_commit_errors(f"making the lake table of {target.spec.path}"):
             catalog.create_from_metadata(
-                target.identifier, _make_clone_metadata(table.metadata, place, target, snapshot_id)
+                target.identifier, _make_clone_metadata(table.metadata, binding, target, snapshot_id)
             )
     except TableAlreadyExistsError as error:
         raise LakeMismatchError(
-            f"the place {target.spec.location} of the lake of {target.spec.path} is taken, though new; run it again"
+            f"the location {target.spec.location} of the lake of clone {target.spec.path} already exists; retry"
         ) from error
 
 
 def _make_clone_metadata(
-    metadata: TableMetadata, place: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int
+    metadata: TableMetadata, binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id: int
 ) -> TableMetadata:
     snapshot = require_snapshot(metadata, snapshot_id)
-    old, new = place.spec.table_uuid, target.spec.table_uuid
-    shared = sorted({*shared_locations(metadata.properties), place.spec.location})
+    old, new = binding.spec.table_uuid, target.spec.table_uuid
+    shared = sorted({*shared_locations(metadata.properties), binding.spec.location})
     properties = {name: text.replace(old, new) for name, text in metadata.properties.items() if name not in OWN_PLACES}
     own = {TABLE_UUID_PROPERTY: new, SHARED_PROPERTY: ",".join(shared), "gc.enabled": "false"}
     if COLUMNS_PROPERTY in properties:
-        own[COLUMNS_PROPERTY] = _migrate_column_map(properties[COLUMNS_PROPERTY], place, target)
+        own[COLUMNS_PROPERTY] = _migrate_column_map(properties[COLUMNS_PROPERTY], binding, target)
     refs = {
         name: SnapshotRef.model_validate({"snapshot-id": snapshot_id, "type": kind})
         for name, kind in ((MAIN_BRANCH, "branch"), (COMMIT_USER, "tag"))
@@ -95,32 +95,34 @@ def _make_clone_metadata(
             "metadata_log": [],
             "statistics": [],
             "partition_statistics": [],
-            "last_updated_ms": max(place.storage.now_ms(), metadata.last_updated_ms),
+            "last_updated_ms": max(binding.storage.now_ms(), metadata.last_updated_ms),
         }
     )
 
 
-def _migrate_column_map(text: str, place: IcebergTableBinding, target: IcebergTableBinding) -> str:
-    """Return the column map for the clone's schema, if the lake was migrated to a later one that differs only in
-    comments or defaults. Otherwise the map stays unchanged, so that no round writes to the clone.
+def _migrate_column_map(text: str, binding: IcebergTableBinding, target: IcebergTableBinding) -> str:
+    """Return the column map for the clone's schema.
+
+    If the lake was migrated to a later schema that differs only in comments or defaults, the map is that of the clone's
+    schema. If it differs in columns, the map is unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
     mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
     if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
-    schema = place.spec.schemas.get(mapping.schema_id)
+    schema = binding.spec.schemas.get(mapping.schema_id)
     if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
         return text
     return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 
 
 def _make_own_snapshot(metadata: TableMetadata, snapshot: Snapshot, old: str, new: str) -> Snapshot:
-    """Return the snapshot without ancestors, with the offsets in its own summary."""
+    """Return the snapshot without ancestors, with the offsets in its summary."""
     offsets = offsets_at(metadata, snapshot, old)
     if offsets is None or snapshot.summary is None:
         raise LakeMismatchError(
-            f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, which its log says "
-            "that it has: the lake's metadata is another's, or damaged; restore it"
+            f"snapshot {snapshot.snapshot_id} of {metadata.location} has no offsets of table {old}, as recorded in its "
+            "log: the lake's metadata belongs to another table or is damaged; restore it"
         )
     properties = {name: text.replace(old, new) for name, text in snapshot.summary.additional_properties.items()}
     summary = Summary(snapshot.summary.operation, **{**properties, **offsets.to_properties(new)})
@@ -133,21 +135,22 @@ def shared_locations(properties: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def select_own_files(locations: Iterable[str], files: StorageFiles, properties: Mapping[str, str]) -> list[str]:
-    """Return the locations whose files the table may delete: for a clone, without those it started with."""
+    """Return the locations whose files the table may delete. A clone may not delete those it started with."""
     shared = tuple(f"{location}/" for location in shared_locations(properties))
     return [location for location in locations if not files.key_of(location).startswith(shared)]
 
 
-def find_out_of_place_location(place: IcebergTableBinding, *, with_files: bool) -> str | None:
-    """Return a location outside the table's folder in the warehouse that the latest snapshot names, or None.
+def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool) -> str | None:
+    """Return a location in the latest snapshot that is outside the table's folder in the warehouse, or None.
 
     With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the
-    locations for new files.
+    locations
+    for new files.
     """
-    table = place.find()
+    table = binding.find()
     if table is None:
         return None
-    folder = plain_location(StorageFiles(place.storage).location_of(place.spec.location)).rstrip("/")
+    folder = plain_location(StorageFiles(binding.storage).location_of(binding.spec.location)).rstrip("/")
     named = [table.location(), *(table.properties[name] for name in _PLACES if name in table.properties)]
     for location in named:
         if not _is_in(folder, location.rstrip("/")):

@@ -1,8 +1,8 @@
 """Compaction of Iceberg lakes: small adjacent files, deleted rows, clusters, manifests, and primary-key tables.
 
-All files of a bucket and partition of a primary-key table are rewritten, or none: as few, sorted by key, without
-deletes. So a key that another engine added twice has one row afterwards, that of its latest file. The commit fails if
-the lake has another snapshot than the planned one.
+The files of a bucket and partition of a primary-key table are rewritten all together: as few files, sorted by key,
+without deletes. So a key that another engine duplicated has one row afterwards, from the latest file. The commit fails
+if the lake's snapshot is not the planned one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file
 from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, manifest_groups
+from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, group_manifests
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
@@ -44,9 +44,9 @@ from streamhouse_spark.lake.parquet.clustering import Clustering, plan_clusters,
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
     DELETED_SHARE_MIN,
-    SPREAD_BYTES_MAX,
+    DISTRIBUTED_BYTES_MAX,
     CompactGroup,
-    Rewritten,
+    RewrittenGroup,
     RunGroups,
     StoredFile,
     limit_to_budget,
@@ -77,57 +77,59 @@ from streamhouse_spark.storage.base import Storage
 
 SMALL_FILES_MIN = 5
 SMALL_FILES_MAX = 50
-"""Number of small files that are merged even into a large bucket and partition."""
+"""Number of small files that are merged even in a large bucket and partition."""
 SMALL_BYTES_SHARE_MIN = 0.1
 FOREIGN_BYTES_MAX = 256 << 20
-"""Bytes of other engines' files of a bucket above which they trigger no compaction: they must be sorted first."""
+"""Maximum bytes of other engines' files in a bucket that trigger a compaction. They must be sorted first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
+    """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     how: Clustering | None
     """None to merge files in offset order."""
     context: WriteContext
     projection: LakeProjection
 
-    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        files = FilesAhead(storage, settings, group.splits())
+    def written(
+        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
+        files = PrefetchedFiles(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
         write = merge_group if self.how is None else partial(write_cluster, self.how)
         written = write(group, FileOutput(self.context, spec, files, world.ids), self.projection)
-        return Rewritten(tuple(written), group.num_rows)
+        return RewrittenGroup(tuple(written), group.num_rows)
 
 
-def compact(place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
-    """Compact a log table as `LakeTable.compact` does."""
-    current = find_current(place, dry_run=dry_run)
+def compact(binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+    """Compact a log table. See `LakeTable.compact`."""
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
     with lake_metadata(table.location()):
-        groups = plan_compaction(place, table, planned, purge=purge)
+        groups = plan_compaction(binding, table, planned, purge=purge)
         if not dry_run:
-            groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
-    return rewrite(place, table, planned, groups, None, dry_run=dry_run, run=run)
+            groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
+    return rewrite(binding, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def find_current(place: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
-    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
+def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
-        place.migrate_columns()
-    table = place.find()
+        binding.migrate_columns()
+    table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return None
-    place.require_owner(table.metadata)
+    binding.require_owner(table.metadata)
     expect(table.io, [(snapshot.manifest_list, 0)])
     return table, snapshot
 
 
 def rewrite(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     table: Table,
     planned: Snapshot,
     groups: Sequence[CompactGroup],
@@ -136,11 +138,10 @@ def rewrite(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Rewrite groups of files of a snapshot.
+    """Rewrite groups of files of a snapshot, in this process or by ``run``.
 
-    Writes in this process, or by ``run``. **Commit point:** the lake's metadata version; a crash before it leaves the
-    new files as orphans. Raises `CommitConflictError` if rows were deleted or files replaced since the groups were
-    planned.
+    **Commit point:** the lake's metadata version. A crash before it leaves the new files as orphans. Raises
+    `CommitConflictError` if rows were deleted or files replaced after the groups were planned.
     """
     removed = [file.location for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
@@ -148,40 +149,40 @@ def rewrite(
     if not groups or dry_run:
         num_written = sum(group.num_rows > 0 for group in groups)
         return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows)
-    context = write_context(place)
+    context = write_context(binding)
     spec = IcebergFileSpec.from_json(context.lake)
-    task = RewriteTask(how, context, own_projection(table.metadata, place.spec))
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    task = RewriteTask(how, context, own_projection(table.metadata, binding.spec))
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location())
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_shape(metadata, spec)
-        require_written(place, metadata, added, spec)
+        require_written(binding, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
-    snapshot = commit_snapshot(place, validated)
+    snapshot = commit_snapshot(binding, validated)
     return CompactReport(len(removed), len(added), rows, snapshot, purged_rows=purged_rows)
 
 
 def plan_compaction(
-    place: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
+    binding: IcebergTableBinding, table: Table, snapshot: Snapshot, *, purge: bool = False
 ) -> list[CompactGroup]:
-    """Plan the merge of small files with adjacent offset ranges, with no file of their partition in between, and the
-    rewrite of files with many deleted rows, with ``purge`` any.
+    """Return groups of small files with adjacent offset ranges, without a file of their partition in between.
 
-    Files of an older partition spec are merged only with each other, and written by the latest. Skips files of other
-    engines, and a snapshot with other kinds of deletes, whose deleted rows could return.
+    Also returns files with many deleted rows, or with ``purge`` any deleted rows. Files of an older partition spec are
+    merged only with each other, and written with the latest spec. Skips files of other engines, and a snapshot with
+    other kinds of deletes, whose deleted rows could return.
     """
     with_deletes = find_files_with_deletes(table, snapshot)
     if with_deletes is None:
         return []
-    target_bytes = place.spec.target_file_bytes
-    files = place.files_at(data_location(table))
+    target_bytes = binding.spec.target_file_bytes
+    files = binding.files_at(data_location(table))
     purged = list(
-        select_files_to_purge(with_deletes, files, place.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
+        select_files_to_purge(with_deletes, files, binding.spec.writers, share_min=0 if purge else DELETED_SHARE_MIN)
     )
-    # A purged file counts as large, so that its neighbours are not merged across it.
+    # A purged file counts as large, so that files on both sides of it are not merged.
     current = [
         replace(file.stored(), size_bytes=max(file.data.file_size_in_bytes, target_bytes))
         if file.deletes
@@ -190,7 +191,7 @@ def plan_compaction(
     ]
 
     sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
-    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
+    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
 
@@ -213,16 +214,14 @@ def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDe
 def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
 ) -> Change:
-    """Return the change to the same rows in other files. It carries the offsets of ``metadata``, so that older
-    snapshots can expire.
+    """Return the change that stores the same rows in other files.
 
-    Raises `CommitConflictError` if rows were deleted since it was planned.
+    It contains the offsets of ``metadata``, so that older snapshots can expire. Raises `CommitConflictError` if rows
+    were deleted after it was planned.
     """
     head = metadata.current_snapshot()
     if head is None or (head.snapshot_id != planned.snapshot_id and _has_other_deletes(head, planned, table)):
-        raise CommitConflictError(
-            f"lake table {metadata.location}: rows were deleted while files were being merged; try again"
-        )
+        raise CommitConflictError(f"lake table {metadata.location}: rows were deleted during the compaction; retry")
     summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
@@ -230,7 +229,7 @@ def make_compaction_change(
 
 
 def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
-    """Return the summary of a snapshot with the rows of the current one."""
+    """Return the summary of a snapshot with the rows of the current snapshot."""
     owner = metadata.properties[TABLE_UUID_PROPERTY]
     offsets = newest_offsets(metadata, owner)
     return {} if offsets is None else offsets.to_properties(owner)
@@ -243,28 +242,33 @@ def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
 
 
 def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
-    """Return the paths of the manifests that name delete files."""
+    """Return the paths of the manifests with live delete files."""
     deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
 def cluster(
-    place: IcebergTableBinding, how: Clustering, chosen: Collection[str], *, dry_run: bool, run: RunGroups | None = None
+    binding: IcebergTableBinding,
+    how: Clustering,
+    chosen: Collection[str],
+    *,
+    dry_run: bool,
+    run: RunGroups | None = None,
 ) -> CompactReport:
-    """Cluster as `RearrangeableFiles.cluster` does.
+    """Cluster the table. See `RewritableFiles.cluster`.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
-    files = place.files_at(data_location(table))
+    files = binding.files_at(data_location(table))
 
-    def group_of(stored: Sequence[StoredFile]) -> CompactGroup | None:
+    def make_group(stored: Sequence[StoredFile]) -> CompactGroup | None:
         sizes = {file.location: file.size_bytes for file in stored}
-        offset_files_of_sizes = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
-        own = [file for file in offset_files_of_sizes if file is not None]
+        footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+        own = [file for file in footers if file is not None]
         if len(own) < len(stored):
             return None
         live = [
@@ -274,53 +278,56 @@ def cluster(
         return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
     with lake_metadata(table.location()):
-        offset_files_of_sizes = find_files_with_deletes(table, planned)
-        if offset_files_of_sizes is None:
+        files_with_deletes = find_files_with_deletes(table, planned)
+        if files_with_deletes is None:
             raise LakeMismatchError(
-                f"lake table {table.location()} has deletes of another engine that name no file; compact it there first"
+                f"lake table {table.location()} has equality deletes of another engine; compact it with that engine "
+                "first"
             )
-        chosen_files = [file for file in (each.stored() for each in offset_files_of_sizes) if file.location in chosen]
-        plan = plan_clusters(chosen_files, how, group_of)
-        groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else SPREAD_BYTES_MAX))
+        chosen_files = [file for file in (each.stored() for each in files_with_deletes) if file.location in chosen]
+        plan = plan_clusters(chosen_files, how, make_group)
+        groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else DISTRIBUTED_BYTES_MAX))
     if dry_run:
-        report = rewrite(place, table, planned, groups, how, dry_run=True)
+        report = rewrite(binding, table, planned, groups, how, dry_run=True)
         return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows))
-    return rewrite(place, table, planned, groups, how, dry_run=False, run=run)
+    return rewrite(binding, table, planned, groups, how, dry_run=False, run=run)
 
 
-def rewrite_manifests(place: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests as `RearrangeableFiles.rewrite_manifests` does, those of concurrent commits included."""
-    table = place.find()
+def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
+    """Rewrite manifests, including those of concurrent commits. See `RewritableFiles.rewrite_manifests`."""
+    table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return ManifestReport()
-    place.require_owner(table.metadata)
+    binding.require_owner(table.metadata)
     with lake_metadata(table.location()):
         manifests = manifests_of(table.io, snapshot)
-    groups = manifest_groups(m for m in manifests if m.has_added_files() or m.has_existing_files())
+    groups = group_manifests(m for m in manifests if m.has_added_files() or m.has_existing_files())
     removed, added = sum(len(g) for g in groups if len(g) > 1), sum(len(g) > 1 for g in groups)
     if dry_run or not removed:
         return ManifestReport(removed, added)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         summary = carry_offsets(metadata)
-        return Change(Operation.REPLACE, summary=summary, joins_manifests=True)
+        return Change(Operation.REPLACE, summary=summary, merges_all_manifests=True)
 
-    committed = commit_snapshot(place, validated)
+    committed = commit_snapshot(binding, validated)
     return ManifestReport(removed, added, committed.id)
 
 
 @dataclass(frozen=True, slots=True)
 class FileWithDeletes:
-    """A data file of a snapshot, and the files that may name its deleted rows."""
+    """A data file of a snapshot, and the delete files that may apply to its rows."""
 
     data: DataFile
     deletes: tuple[DataFile, ...]
 
     @property
     def deleted_share_max(self) -> float:
-        """An upper bound of the share of deleted rows: files of other engines may name rows of other files too."""
+        """Upper bound on the share of deleted rows. Delete files of other engines may also delete rows of other data
+        files.
+        """
         return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
 
     def stored(self) -> StoredFile:
@@ -334,7 +341,7 @@ class FileWithDeletes:
 def select_files_to_purge(
     with_deletes: Sequence[FileWithDeletes], files: FileAccess, writers: Collection[str], *, share_min: float
 ) -> Iterator[CompactGroup]:
-    """Return a group for each file of the table with more than this share of deleted rows.
+    """Yield a group for each file of the table with more than this share of deleted rows.
 
     The offsets of the remaining rows stay known. A file without live rows is a group without rows.
     """
@@ -364,7 +371,7 @@ class KeyedGroup(Portable):
     bucket: int
     files: tuple[LiveFile, ...]
     num_deleted: int
-    """Number of deleted positions; each file that names them is counted once."""
+    """Number of deleted positions. Each delete file is counted once."""
 
     @property
     def num_rows(self) -> int:
@@ -375,14 +382,15 @@ class KeyedGroup(Portable):
         return sum(file.size_bytes for file in self.files)
 
     def is_worth_it(self, target_bytes: int, *, purge: bool = False) -> bool:
-        """Return whether a rewrite is worth it, also for files of other engines, which may have duplicates of keys that
-        never change again. With ``purge`` any deleted row suffices.
+        """Return whether a rewrite is worthwhile. With ``purge``, any deleted row suffices.
+
+        Files of other engines suffice too, because they may have duplicates of keys that never change again.
         """
         if purge and self.num_deleted:
             return True
         if 0 < sum(file.size_bytes for file in self.files if not is_keyed_file(file.location)) <= FOREIGN_BYTES_MAX:
             return True
-        # Small files are merged with the largest, but a large file alone is no reason to rewrite a bucket.
+        # Small files are merged with the largest file, but a large file alone does not justify rewriting a bucket.
         sizes = sorted(file.size_bytes for file in self.files)
         small = [size for size in sizes[:-1] if size < target_bytes // 2]
         has_many = len(small) >= SMALL_FILES_MAX or sum(small) >= SMALL_BYTES_SHARE_MIN * sum(sizes)
@@ -407,91 +415,89 @@ class KeyedCompaction:
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
+    """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
-    held: Mapping[int, int]
-    """The lake's offsets."""
+    lake_offsets: Mapping[int, int]
     location: str
 
-    def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        """Rewrite a group. Raises `CommitConflictError` if the files do not hold the rows that were read."""
+    def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
+        """Rewrite a group. Raises `CommitConflictError` if the new files do not have the rows that were read."""
         context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
         splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
         files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
-        offsets = OffsetRange(0, self.held.get(group.bucket, 0))
+        offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
         output = FileOutput(context, spec, files, world.ids)
         files_written = write_rows(output, group.bucket, offsets, rows.batches())
-        if sum(file.num_rows for file in files_written) != rows.num_given:
+        if sum(file.num_rows for file in files_written) != rows.num_returned:
             raise CommitConflictError(
-                f"lake table {self.location}: compaction wrote a different set of rows than it read; try again"
+                f"lake table {self.location}: compaction wrote a different set of rows than it read; retry"
             )
-        return Rewritten(tuple(files_written), rows.num_read)
+        return RewrittenGroup(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
-    place: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+    binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact a primary-key table as `LakeTable.compact` does."""
-    current = find_current(place, dry_run=dry_run)
+    """Compact a primary-key table. See `LakeTable.compact`."""
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, snapshot = current
-    plan = plan_keyed_compaction(table, snapshot, place.spec, purge=purge, is_whole=dry_run)
+    plan = plan_keyed_compaction(table, snapshot, binding.spec, purge=purge, is_whole=dry_run)
     num_removed = len(plan.removed) + len(plan.removed_deletes)
     if dry_run or not num_removed:
         num_rows = sum(group.num_rows for group in plan.groups)
         return CompactReport(num_removed, len(plan.groups), num_rows, purged_rows=plan.num_deleted)
-    context = write_context(place)
-    offsets_before = newest_offsets(table.metadata, place.spec.table_uuid)
+    context = write_context(binding)
+    offsets_before = newest_offsets(table.metadata, binding.spec.table_uuid)
     offsets = offsets_before.offsets if offsets_before else {}
-    task = KeyedRewriteTask(context, own_projection(table.metadata, place.spec), offsets, table.location())
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    task = KeyedRewriteTask(context, own_projection(table.metadata, binding.spec), offsets, table.location())
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     rewrites = rewrite_groups(run, plan.groups, task, table.location())
     added, num_read = list_new_files(rewrites), sum(rewrite.num_read for rewrite in rewrites)
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
         require_shape(metadata, file_spec)
-        require_written(place, metadata, added, file_spec)
+        require_written(binding, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
         return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
-    committed, healed_rows = commit_snapshot(place, validated), num_read - num_rows
-    warn_of_duplicates(str(place.spec.path), healed_rows)
+    committed, healed_rows = commit_snapshot(binding, validated), num_read - num_rows
+    warn_of_duplicates(str(binding.spec.path), healed_rows)
     return CompactReport(num_removed, len(added), num_rows, committed, healed_rows, plan.num_deleted)
 
 
 def plan_keyed_compaction(
     table: Table, snapshot: Snapshot, table_spec: LakeTableSpec, *, purge: bool = False, is_whole: bool = False
 ) -> KeyedCompaction:
-    """Plan the groups of one commit, or with ``is_whole`` all. Files of an older partition spec are merged only with
-    each other, and written by the latest. Skips files of another engine's spec without the table's buckets. The lake
-    may still have older columns than the table.
+    """Return the groups of one commit, or with ``is_whole`` all groups.
+
+    Files of an older partition spec are merged only with each other, and written with the latest spec. Skips files of
+    another engine's spec without the table's buckets. The lake may still have older columns than the table.
     """
     tasks = plan_tasks(table, snapshot)
     ages, deletes = _list_ages_and_deletes(table, snapshot)
-    specs, buckets = (
-        table.metadata.specs(),
-        (table_spec.num_buckets, bucket_source(table.metadata, table_spec.num_buckets)),
-    )
-    by_place: dict[tuple[object, ...], list[FileScanTask]] = {}
+    specs = table.metadata.specs()
+    buckets = table_spec.num_buckets, bucket_source(table.metadata, table_spec.num_buckets)
+    by_partition: dict[tuple[object, ...], list[FileScanTask]] = {}
     for task in sorted(tasks, key=lambda task: ages[task.file.file_path]):
         spec, file = specs[task.file.spec_id], task.file
         if table_spec.num_buckets == 1 or bucket_of(spec, file.partition, *buckets) is not None:
             partition = (file.spec_id, *(file.partition[i] for i in range(len(spec.fields))))
-            by_place.setdefault(partition, []).append(task)
+            by_partition.setdefault(partition, []).append(task)
     mapping = iceberg_columns(table.metadata, table_spec)
     field_ids = (mapping.field_id(table_spec.schema.column(name).id) for name in table_spec.primary_key)
     key_ids = [field_id for field_id in field_ids if field_id is not None]
-    groups = [_group(members, table, key_ids, *buckets) for members in by_place.values()]
+    groups = [_group(members, table, key_ids, *buckets) for members in by_partition.values()]
     worthwhile = [group for group in groups if group.is_worth_it(table_spec.target_file_bytes, purge=purge)]
     chosen = tuple(worthwhile if is_whole else limit_to_budget(worthwhile))
     rewritten = {file.location for group in chosen for file in group.files}
@@ -511,7 +517,7 @@ def _group(
 
 
 def _list_ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[str, int], set[str]]:
-    """Return the data files with the numbers of the commits that added them, and all delete files."""
+    """Return the data files with the sequence number of their commit, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()
     with lake_metadata(table.location()):

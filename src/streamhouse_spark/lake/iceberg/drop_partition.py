@@ -2,8 +2,8 @@
 
 **Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
 whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
-drop are removed whole. A file that also has later rows, after concurrent tiering or compaction, is rewritten with these
-rows.
+drop are removed whole. A file that also has later rows, because of concurrent tiering or compaction, is rewritten with
+these rows.
 """
 
 from __future__ import annotations
@@ -40,50 +40,49 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     find_files_to_drop,
     has_external_name,
     require_tiered,
-    rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeSplit
 
 
 def drop_partitions(
-    place: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    binding: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
-    current = find_current(place, dry_run=dry_run)
+    """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
     table, planned = current
-    files_to_drop, deletes = _find_files_to_drop(place, table, planned, chosen, below)
+    files_to_drop, deletes = _find_files_to_drop(binding, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
         return report
-    context = write_context(place)
+    context = write_context(binding)
     file_spec = IcebergFileSpec.from_json(context.lake)
-    output = FileOutput(context, file_spec, place.files_at(file_spec.data_location), place.world.ids)
-    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table.metadata, place.spec), place.files_at)
+    output = FileOutput(context, file_spec, binding.files_at(file_spec.data_location), binding.world.ids)
+    added = files_to_drop.rewrite_partial_files(output, own_projection(table.metadata, binding.spec), binding.files_at)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
-        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        binding.require_owner(metadata)
+        offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
             require_shape(metadata, file_spec)
-            require_written(place, metadata, added, file_spec)
-        return _make_change(place, metadata, files_to_drop, deletes, added)
+            require_written(binding, metadata, added, file_spec)
+        return _make_change(binding, metadata, files_to_drop, deletes, added)
 
-    return replace(report, snapshot=commit_snapshot(place, validated))
+    return replace(report, snapshot=commit_snapshot(binding, validated))
 
 
 def _make_change(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     metadata: TableMetadata,
     files_to_drop: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
 ) -> Change:
-    table_uuid = place.spec.table_uuid
+    table_uuid = binding.spec.table_uuid
     summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
     return Change(
         Operation.OVERWRITE if added else Operation.DELETE,
@@ -95,7 +94,7 @@ def _make_change(
 
 
 def _find_files_to_drop(
-    place: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
+    binding: IcebergTableBinding, table: Table, snapshot: Snapshot, chosen: PartitionMatches, below: Mapping[int, int]
 ) -> tuple[FilesToDrop[DataFile], Sequence[DataFile]]:
     """Return the data files to remove, and the delete files that then apply to no file."""
     schema, specs = table.metadata.schema(), table.metadata.specs()
@@ -112,18 +111,18 @@ def _find_files_to_drop(
             if missing := [name for name in chosen.columns if name not in partition]:
                 raise LakeMismatchError(
                     f"lake file {file.file_path} of {table.location()} is not partitioned by {', '.join(missing)}, so "
-                    "it cannot be told which of its rows are to go; rewrite it with the engine that wrote it"
+                    "its rows of the partition are unknown; rewrite the file with the engine that wrote it"
                 )
             if chosen.holds(partition):
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
     with lake_metadata(table.location()):
-        files_to_drop = find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
-    if files_to_drop.cut and deletes:
+        files_to_drop = find_files_to_drop(candidates(), binding.files_at, binding.spec.writers, below)
+    if files_to_drop.partial and deletes:
         raise LakeMismatchError(
-            f"lake table {table.location()}: rows of {chosen} were deleted one by one, and "
-            f"{files_to_drop.cut[0].split.location} has rows from before and behind this drop; nothing was dropped. "
-            "Drop the partition again: then all of these are from before"
+            f"lake table {table.location()}: rows of {chosen} were deleted individually, and "
+            f"{files_to_drop.partial[0].split.location} has rows from before and after this drop; nothing was dropped. "
+            "Drop the partition again"
         )
     locations = {file.file_path for file in files_to_drop.files}
     deletes_to_drop = [

@@ -1,10 +1,9 @@
-"""Schema evolution: migrates an Iceberg table to the columns of the streamhouse table (add, rename, drop, widen,
-comment) and to its partitioning.
+"""Schema evolution: migrates an Iceberg table to the columns and the partitioning of the streamhouse table.
 
 Existing files are not rewritten: columns match by field id, which a rename keeps and a drop retires permanently, and
 Iceberg reads a narrower type as the wider one. **Commit point:** one metadata version with schema, partition spec and
-column map. It is retried until it succeeds, before the next round commits. The commit of a round planned before the
-change fails validation, and the round is planned again.
+column map. The migration is retried until it succeeds, before the next round commits. The commit of a round that was
+planned before the change fails validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from pyiceberg.transforms import Transform as IcebergTransform
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_mapping
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, migrate_columns
-from streamhouse_spark.lake.iceberg.file_io import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.schema import partitioning as own
@@ -55,12 +54,12 @@ class Evolved:
     """The target columns of the lake."""
 
     schema: Schema
-    """The lake's current schema if nothing changes."""
+    """The target schema, or the lake's current schema if nothing changes."""
     columns: ColumnMap
     differences: tuple[str, ...]
-    """Changes by another engine that prevent the migration."""
+    """Changes by other engines that prevent the migration."""
     spec: PartitionSpec
-    """The partition spec; the lake's current one if it does not change."""
+    """The target partition spec, or the lake's current one if nothing changes."""
 
 
 def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
@@ -72,25 +71,24 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
 
 
 def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
-    """Return the map with nested changes of other engines, as far as the lake's schemas are retained."""
+    """Return the map with nested changes of other engines, from the retained schemas of the lake."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
     forms = [{f.field_id: nested_field_ids(f.field_type) for f in schema.fields} for schema in (*older, present)]
     return replace(mapping, elsewhere=column_mapping.nested_fields_changed_by_lake(forms))
 
 
-def require_brought_up(metadata: TableMetadata, spec: LakeTableSpec) -> None:
-    """Require that the lake has exactly the columns of the spec; columns of a lake without a map match by name.
+def require_lake_migrated(metadata: TableMetadata, spec: LakeTableSpec) -> None:
+    """Require that the lake has exactly the columns of the spec. Columns of a lake without a map match by name.
 
-    Raises `CommitConflictError` if the table was altered since this round began, or the lake does not have the change
-    yet.
+    Raises `CommitConflictError` if the table was altered after this round started, or if the lake was not migrated yet.
     """
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     column_mapping.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
 def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
-    """Return the lake's schema with the fields of `column_map.migrate_columns`, and the table's partitioning."""
+    """Return the lake's schema with the fields of `column_mapping.migrate_columns`, and the table's partitioning."""
     lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
     editor = _IcebergFields(itertools.count(metadata.last_column_id + 1))
     fields = {field.field_id: field for field in lake.fields}
@@ -101,7 +99,7 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     changed = lake if differences else _evolve_schema(metadata, edited)
     columns = ColumnMap(mapped, spec.schema_id)
     partitions = metadata.spec() if differences else evolve_spec(metadata, changed, columns_before, columns, spec)
-    # A lake without a map stays without one until it changes: its columns match by name until then.
+    # A lake without a map gets none until it changes. Its columns match by name until then.
     is_unchanged = columns_before.schema_id is None and changed is lake and mapped == dict(columns_before.fields)
     if is_unchanged and partitions.spec_id == metadata.default_spec_id:
         columns = ColumnMap(mapped, None)
@@ -117,20 +115,20 @@ def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Sc
 
 
 def _find_sort_obstacles(metadata: TableMetadata, fields: list[ice.NestedField]) -> list[str]:
-    """Return the obstacle if another engine's sort order of the lake names a dropped field."""
+    """Describe the dropped fields that are in another engine's sort order of the lake."""
     order = metadata.sort_order_by_id(metadata.default_sort_order_id)
     field_ids = {field.field_id for field in fields}
     sources = {part.source_id for part in (order.fields if order else ()) if part.source_id not in field_ids}
-    here = {field.field_id: field.name for field in metadata.schema().fields}
+    lake_names = {field.field_id: field.name for field in metadata.schema().fields}
     return [
-        f"column '{here[i]}' was dropped here, and is in the sort order that another engine gave the lake table; take "
-        "the sort order away there"
-        for i in sorted(sources & here.keys())
+        f"column '{lake_names[i]}' was dropped from the table, but is in the sort order that another engine gave the "
+        "lake table; remove the sort order with that engine"
+        for i in sorted(sources & lake_names.keys())
     ]
 
 
 class _IcebergFields(FieldEditor[ice.NestedField]):
-    """A type is replaced if Iceberg can promote to it."""
+    """The field editor of Iceberg. It replaces a type if Iceberg can promote to the new one."""
 
     def __init__(self, new_ids: Iterator[int]) -> None:
         self._new_ids = new_ids
@@ -165,7 +163,7 @@ class _IcebergFields(FieldEditor[ice.NestedField]):
     ) -> ice.IcebergType:
         """Return the lake's type with the column's current nested fields.
 
-        Fields added by another engine stay after the table's own; the difference is reported later.
+        Fields added by another engine are placed after the table's fields. The difference is reported later.
         """
         match before:
             case ice.ListType() if pa.types.is_list(after):
@@ -212,9 +210,9 @@ def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
 
 
 def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:
-    """Commit the evolved columns and partitions. Returns False if the table changed concurrently: load it again.
+    """Commit the evolved columns and partitions. Returns False if the table changed, and must be loaded again.
 
-    Raises `CommitStateUnknownError`, after which loading it again is right too.
+    After a `CommitStateUnknownError` the caller may load it again too.
     """
     metadata = table.metadata
     required, respecified = spec_updates(metadata, evolved.spec)
@@ -230,7 +228,7 @@ def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid:
     updates += respecified
     updates.append(SetPropertiesUpdate(updates={COLUMNS_PROPERTY: evolved.columns.to_text(table_uuid)}))
     try:
-        with commit_answers(f"columns of lake table {metadata.location}"):
+        with translate_commit_errors(f"columns of lake table {metadata.location}"):
             catalog.commit_table(table, requirements, tuple(updates))
     except CommitFailedException:
         return False
@@ -238,23 +236,23 @@ def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid:
 
 
 _Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
-"""A field's source, its transform, and the suffix of its name, which is empty for the column itself."""
+"""Source id, transform, and suffix of the name of a partition field. The suffix is empty for the column itself."""
 
 
 def evolve_spec(
     metadata: TableMetadata, lake: Schema, columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> PartitionSpec:
-    """Return the spec for rounds of the table. This is the lake's own if it is right, or if another engine changed it,
-    which the caller rejects.
+    """Return the partition spec for rounds of the table.
 
-    ``columns_before`` maps the columns of the lake as it is, ``columns`` those of ``lake``, its migrated schema.
+    It is the lake's current spec if it is right, or if another engine changed it, which the caller rejects.
+    ``columns_before`` maps columns to the current schema, and ``columns`` to the migrated schema ``lake``.
     """
-    here = metadata.spec()
+    current = metadata.spec()
     parts = _partition_parts(table_spec.layout, table_spec.schema, columns, table_spec)
-    if parts is None or _has_parts(here, parts):
-        return here
-    if not any(_has_parts(here, previous) for previous in _former_partitionings(columns_before, columns, table_spec)):
-        return here
+    if parts is None or _has_parts(current, parts):
+        return current
+    if not any(_has_parts(current, former) for former in _former_partitionings(columns_before, columns, table_spec)):
+        return current
     former_spec = next((spec for spec in metadata.partition_specs if _has_parts(spec, parts)), None)
     return former_spec if former_spec is not None else _new_spec(metadata, lake, parts)
 
@@ -262,7 +260,7 @@ def evolve_spec(
 def spec_updates(
     metadata: TableMetadata, spec: PartitionSpec
 ) -> tuple[tuple[TableRequirement, ...], tuple[TableUpdate, ...]]:
-    """Return the updates that make a spec the default, with their requirements; none if it is the default."""
+    """Return the updates that make a spec the default, with their requirements. None if it is the default."""
     if spec.spec_id == metadata.default_spec_id:
         return (), ()
     requirements = (
@@ -277,8 +275,9 @@ def spec_updates(
 def _former_partitionings(
     columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> Iterator[Sequence[_Part]]:
-    """Return the partitionings that the lake may still have: that of the schema it was migrated to, or any former one
-    for a lake without a map.
+    """Return the partitionings that the lake may still have.
+
+    They are the partitioning of the schema that the lake was migrated to, or any former one for a lake without a map.
     """
     former = [
         (i, _partition_parts(fields, table_spec.schemas[i], columns, table_spec))
@@ -292,7 +291,7 @@ def _former_partitionings(
 def _partition_parts(
     layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
 ) -> list[_Part] | None:
-    """Return the fields of a partitioning, followed by the bucket, or None if the lake has no such column."""
+    """Return the fields of a partitioning, followed by the bucket. None if the lake does not have a column of it."""
     parts_of_layout = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]
     if table_spec.bucket_key:
         column_id = table_spec.schema.column(table_spec.bucket_key[0]).id
@@ -331,13 +330,13 @@ def _new_spec(metadata: TableMetadata, lake: Schema, parts: Sequence[_Part]) -> 
 
 
 def _last_field_id(metadata: TableMetadata) -> int:
-    """Return the greatest field id of any spec, past ones included."""
+    """Return the largest field id of all current and former specs."""
     field_ids = (field.field_id for spec in metadata.partition_specs for field in spec.fields)
     return max(PARTITION_FIELD_ID_START - 1, metadata.last_partition_id or 0, *field_ids)
 
 
 def _free_name(lake: Schema, source_id: int, suffix: str, names: set[str]) -> str:
-    """Return a name for a new field that is used by no other column or field."""
+    """Return a name for a new field that no other column or field has."""
     source = lake.find_field(source_id).name
     columns = {field.name.casefold() for field in lake.fields if suffix or field.field_id != source_id}
     name = f"{source}_{suffix}" if suffix else source

@@ -1,12 +1,12 @@
 """Expiry of Iceberg snapshots with the files that only they needed, and removal of orphan files.
 
-Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
-like orphans. So the cleaner first stores the cutoff time, the grace period ago, as a property of the lake table. A
-commit whose round was planned before the cutoff fails its own validation. A commit validated before the property was
-stored fails by the requirement that it did not change (`iceberg.commit`). If the catalog does not support that
-requirement, it fails by the current snapshot, because the property is committed with a new snapshot of the same files.
-Only then are unneeded files older than the cutoff deleted. **Commit point:** the property's metadata version; a crash
-after it leaves fewer orphans for the next run.
+Lost rounds, killed tasks and interrupted expiry leave orphan files. A slow round could still commit files that look
+like orphans. So orphan removal first stores the cutoff time, which is the grace period ago, as a property of the lake
+table. A commit whose round was planned before the cutoff fails its own validation. A commit that was validated before
+the property was stored fails by the requirement that the property has not changed (`iceberg.snapshot_commit`). If the
+catalog does not support that requirement, the property is committed with a new snapshot of the same files, and such a
+commit fails by the requirement on the current snapshot. Only then are unneeded files older than the cutoff deleted.
+**Commit point:** the property's metadata version. A crash after it leaves orphans for the next run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,13 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, commit_answers, expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import (
+    StorageFileIO,
+    expect,
+    lake_metadata,
+    manifests_of,
+    translate_commit_errors,
+)
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import not_before_ms as known_not_before_ms
@@ -52,20 +58,20 @@ from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concur
 
 
 def expire(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     rules: Sequence[ExpiryRules],
     *,
     dry_run: bool,
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does."""
-    table = place.find()
+    """Expire snapshots. See `LakeTable.expire`."""
+    table = binding.find()
     if table is None:
         return ExpireReport()
-    place.require_owner(table.metadata)
-    now_ms = place.storage.now_ms()
-    metadata, owner = table.metadata, place.spec.table_uuid
+    binding.require_owner(table.metadata)
+    now_ms = binding.storage.now_ms()
+    metadata, owner = table.metadata, binding.spec.table_uuid
     expirable_ids = [
         find_expirable(metadata, owner, keep_last=rule.last, now_ms=now_ms, keep_ms=rule.ms) for rule in rules
     ]
@@ -80,15 +86,15 @@ def expire(
         return ExpireReport(expired_ids, tuple(find_unreachable_files(table, table.metadata, after)))
     if claim is not None:
         claim(expired_ids, [snapshot.snapshot_id for snapshot in metadata.snapshots])
-    after = remove_snapshots(place.catalog, table, expired_ids)
+    after = remove_snapshots(binding.catalog, table, expired_ids)
     files = find_unreachable_files(table, table.metadata, after)
 
     def delete(location: str) -> None:
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, files_of_depth in groupby(files, key=_depth):  # data first, then manifests, then manifest lists
-        for _ in map_with_store_concurrency(place.storage, delete, list(files_of_depth)):
+    for _, files_of_depth in groupby(files, key=_depth):  # data files, then manifests, then manifest lists
+        for _ in map_with_store_concurrency(binding.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
 
@@ -96,7 +102,11 @@ def expire(
 def find_expirable(
     metadata: TableMetadata, table_uuid: str, *, keep_last: int, now_ms: int, keep_ms: int
 ) -> tuple[int, ...]:
-    """Return the snapshots that can expire: not the latest ``keep_last``, of a tag or branch, or with the offsets."""
+    """Return the snapshots that may expire.
+
+    Retains the latest ``keep_last``, those younger than ``keep_ms``, those of tags and branches, and the latest with
+    offsets.
+    """
     head = metadata.current_snapshot()
     if head is None:
         return ()
@@ -106,11 +116,9 @@ def find_expirable(
     if offsets is not None:
         retained.add(offsets.snapshot_id)
     for ref in metadata.refs.values():
-        if ref.snapshot_ref_type == "branch" and ref.snapshot_id != head.snapshot_id:
-            branch_head = metadata.snapshot_by_id(ref.snapshot_id)
-            retained.update(
-                s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head)
-            ) if branch_head else None
+        branch_head = metadata.snapshot_by_id(ref.snapshot_id) if ref.snapshot_ref_type == "branch" else None
+        if branch_head is not None and branch_head is not head:
+            retained.update(s.snapshot_id for s in iter_ancestor_snapshots(metadata, branch_head))
     in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
     times_ms = effective_times_ms([own_time_ms(s) for s in in_commit_order], now_ms)
     age_of = {s.snapshot_id: now_ms - time_ms for s, time_ms in zip(in_commit_order, times_ms, strict=True)}
@@ -120,24 +128,24 @@ def find_expirable(
 
 
 def remove_snapshots(catalog: Catalog, table: Table, snapshot_ids: Sequence[int]) -> TableMetadata:
-    """Drop snapshots from the metadata. **Commit point:** the metadata version without them.
+    """Remove snapshots from the metadata. **Commit point:** the metadata version without them.
 
-    Dropping a snapshot drops its tags and branches, so the commit fails if one changed since the selection. Raises
-    `CommitConflictError` if the table changed concurrently, `CommitStateUnknownError`.
+    Removing a snapshot drops its tags and branches, so the commit fails if a tag or branch changed after the selection.
+    Raises `CommitConflictError` if the table changed concurrently, and `CommitStateUnknownError`.
     """
     requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *require_unchanged_refs(catalog, table.metadata))
     update = RemoveSnapshotsUpdate.model_validate({"snapshot-ids": list(snapshot_ids)})
     try:
-        with commit_answers(f"expiring snapshots of {table.metadata.location}"):
+        with translate_commit_errors(f"expiring snapshots of {table.metadata.location}"):
             return catalog.commit_table(table, requirements, (update,)).metadata
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed while snapshots were being expired; try again"
+            f"lake table {table.metadata.location} changed during the expiry of snapshots; retry"
         ) from error
 
 
 def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
-    """Return every file that the snapshots need, unordered: manifest lists, manifests, data and delete files."""
+    """Return all files that the snapshots need, in no order: manifest lists, manifests, data and delete files."""
     needed: dict[str, None] = {}
     manifests: dict[str, ManifestFile] = {}
 
@@ -159,7 +167,9 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only removed snapshots needed, data first, so that the rest is found after a crash."""
+    """Return the files that only removed snapshots needed, data files first, so that a crash leaves the others
+    findable.
+    """
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
@@ -175,12 +185,14 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
 
 
 def _depth(location: str) -> tuple[bool, bool]:
-    """Rank data files before manifests before manifest lists: each is named by files of the next kind."""
+    """Rank data files before manifests before manifest lists. Files of the next kind reference each kind."""
     return location.endswith(".avro"), "/snap-" in location
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The requirement that the table has exactly these tags and branches: Iceberg's own do not cover new ones."""
+    """The requirement that the table has exactly these tags and branches. Iceberg's requirements do not cover
+    new ones.
+    """
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -194,10 +206,10 @@ class AssertRefs(ValidatableTableRequirement):
 
 
 def require_unchanged_refs(catalog: Catalog, planned: TableMetadata) -> tuple[TableRequirement, ...]:
-    """Return the requirements that the set of tags and branches is unchanged.
+    """Return the requirements that tags and branches are unchanged.
 
-    A REST catalog checks requirements itself, and supports only those on existing names: a new tag created between
-    planning and commit goes unnoticed there.
+    A REST catalog checks requirements itself, and supports only those on existing names. It does not detect a tag that
+    was created between planning and commit.
     """
     refs_before = {MAIN_BRANCH: None, **_refs(planned)}
     per_ref = tuple(
@@ -214,18 +226,18 @@ def _refs(metadata: TableMetadata) -> dict[str, int]:
     return {name: ref.snapshot_id for name, ref in metadata.refs.items()}
 
 
-def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
-    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot; returns their keys.
+def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
+    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot. Returns their keys.
 
-    Keeps statistics files of other engines while the metadata names them. Covers only data and metadata folders inside
-    the warehouse. Raises `LakeMismatchError` for another table's lake, `CommitConflictError` if the table changed
-    concurrently.
+    Retains statistics files of other engines while the metadata references them. Covers only data and metadata folders
+    inside the warehouse. Raises `LakeMismatchError` for another table's lake, and `CommitConflictError` if the table
+    changed concurrently.
     """
-    table = place.find()
+    table = binding.find()
     if table is None:
         return []
-    place.require_owner(table.metadata)
-    storage, files = place.storage, StorageFiles(place.storage)
+    binding.require_owner(table.metadata)
+    storage, files = binding.storage, StorageFiles(binding.storage)
     if not files.holds(table.location()):
         return []
     not_before_ms = storage.now_ms() - grace_ms
@@ -235,9 +247,9 @@ def remove_orphans(place: IcebergTableBinding, *, grace_ms: int, dry_run: bool) 
     needed = _referenced_paths(table, files)
     if dry_run or not any(key not in needed for key in old):
         return [key for key in old if key not in needed]
-    _store_not_before(place, table, not_before_ms)
+    _store_not_before(binding, table, not_before_ms)
     round_cache.forget()
-    needed = _referenced_paths(place.load(), files)  # read again: a round may have committed before the property
+    needed = _referenced_paths(binding.load(), files)  # a round may have committed before the property was stored
     orphans = [key for key in old if key not in needed]
     delete_all(storage, orphans)
     return orphans
@@ -258,29 +270,29 @@ def _referenced_paths(table: Table, files: StorageFiles) -> set[str]:
     return {files.key_of(location) for location in locations if files.holds(location)}
 
 
-def _store_not_before(place: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
+def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms: int) -> None:
     moment_ms = max(known_not_before_ms(table.metadata), not_before_ms)
-    if not isinstance(place.catalog, MetastoreCatalog):
-        _commit_not_before(place, moment_ms)
+    if not isinstance(binding.catalog, MetastoreCatalog):
+        _commit_not_before(binding, moment_ms)
         return
     update = SetPropertiesUpdate(updates={NOT_BEFORE_PROPERTY: str(moment_ms)})
     try:
-        with commit_answers(f"removing orphans of {table.metadata.location}"):
-            place.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
+        with translate_commit_errors(f"removing orphans of {table.metadata.location}"):
+            binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
         raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; try again"
+            f"lake table {table.metadata.location} changed during orphan removal; retry"
         ) from error
 
 
-def _commit_not_before(place: IcebergTableBinding, moment_ms: int) -> None:
+def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:
     """Commit the cutoff with a snapshot of the same files, for catalogs that do not support our requirement."""
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
         return Change(operation, summary=summary, properties=properties)
 
-    commit_snapshot(place, validated)
+    commit_snapshot(binding, validated)

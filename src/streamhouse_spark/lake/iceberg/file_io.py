@@ -1,6 +1,6 @@
-"""A pyiceberg `FileIO` over the warehouse's `Storage`, with errors of the package, also for a moved table.
+"""A pyiceberg `FileIO` over the warehouse's `Storage`, with the package's errors, also for a moved table.
 
-Only this module knows which values of metadata, manifest lists and manifests are locations. Readers of a moved
+Only this module defines which values of metadata, manifest lists and manifests are locations. Readers of a moved
 warehouse read through it, and relocation stores its results.
 """
 
@@ -33,7 +33,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import plain_root, rebase_uri
+from streamhouse_spark.core.warehouse_layout import plain_root, rebase_uri
 from streamhouse_spark.errors import (
     CommitStateUnknownError,
     ObjectNotFoundError,
@@ -47,8 +47,8 @@ from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
 
-_ANSWERS = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
-"""Responses of a catalog about the state it found, which callers handle."""
+_RESPONSES = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
+"""Responses of a catalog about the state that it found, which callers handle."""
 
 _PATH_ID: Final = 2147483546
 """Field id of the path column in position deletes."""
@@ -70,37 +70,36 @@ _DAMAGE = (
     struct.error,
     ResolveError,
 )
-"""Errors of pyiceberg's Avro decoder on bytes that are not the expected manifest."""
+"""Errors of pyiceberg's Avro decoder for bytes that are not the expected manifest."""
 
 
 @contextmanager
-def catalog_answers(action: str) -> Iterator[None]:
-    """Wrap catalog calls that change nothing or are idempotent.
+def translate_catalog_errors(action: str) -> Iterator[None]:
+    """Run catalog calls that change nothing or are idempotent.
 
-    Raises `StorageError` for an error that is neither a response of the catalog nor one of this package.
+    Raises `StorageError` for an error that is neither a response of the catalog nor one of this package. ``action`` is
+    a clause such as "table t was loaded".
     """
     try:
         yield
-    except (*_ANSWERS, StreamhouseError):
+    except (*_RESPONSES, StreamhouseError):
         raise
     except Exception as error:
-        raise StorageError(
-            f"the Iceberg catalog failed while {action} ({_first_line(error)}); try again later"
-        ) from error
+        raise StorageError(f"the Iceberg catalog failed while {action} ({_first_line(error)}); retry later") from error
 
 
 @contextmanager
-def commit_answers(action: str) -> Iterator[None]:
-    """Wrap commits. Raises `CommitStateUnknownError` for an error that is no response of the catalog."""
+def translate_commit_errors(action: str) -> Iterator[None]:
+    """Run commits. Raises `CommitStateUnknownError` for an error that is not a response of the catalog."""
     try:
         yield
-    except (*_ANSWERS, StreamhouseError):
+    except (*_RESPONSES, StreamhouseError):
         raise
     except CommitStateUnknownException as error:
-        raise CommitStateUnknownError(f"{action}: {_first_line(error)}; it may have happened, try again") from error
+        raise CommitStateUnknownError(f"{action}: {_first_line(error)}; the outcome is unknown, retry") from error
     except Exception as error:
         raise CommitStateUnknownError(
-            f"{action}: the Iceberg catalog failed ({_first_line(error)}); it may have happened, try again"
+            f"{action}: the Iceberg catalog failed ({_first_line(error)}); the outcome is unknown, retry"
         ) from error
 
 
@@ -128,7 +127,7 @@ class Move:
 
 
 def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata:
-    """Return the table's metadata; manifest lists and manifests still contain the old locations."""
+    """Return the table's metadata with current locations. Manifest lists and manifests still contain old locations."""
     properties = dict(metadata.properties)
     properties.update({name: move.of(properties[name]) for name in _PATH_PROPERTIES if name in properties})
     snapshots = [s.model_copy(update={"manifest_list": move.of(s.manifest_list)}) for s in metadata.snapshots]
@@ -150,19 +149,19 @@ def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata
 
 
 def rewrite_avro_paths(data: bytes, location: str, move: Move) -> bytes:
-    """Return a manifest list or manifest with the present locations of its files. Raises `CorruptDataError`."""
+    """Return a manifest list or manifest with the current locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [rewrite_record_paths(record, move) for record in file.records]
     return encode_avro(replace(file, records=records))
 
 
 def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
-    """Return a record of a manifest list (which names manifests) or of a manifest (which names one file)."""
+    """Return a record of a manifest list, which has a manifest path, or of a manifest, which has a file path."""
     if "manifest_path" in record:
         return {**record, "manifest_path": move.of(record["manifest_path"])}
     file = record["data_file"]
     changed = {**file, "file_path": move.of(file["file_path"])}
-    if file.get("content"):  # position deletes name their data file by path
+    if file.get("content"):  # a delete file contains the path of its data file
         changed.update({name: _drop_path_bounds(file.get(name), move) for name in ("lower_bounds", "upper_bounds")})
         if "referenced_data_file" in file:
             branch, named = file["referenced_data_file"]
@@ -192,9 +191,10 @@ def _drop_path_bounds(bounds: Any, move: Move) -> Any:
 
 
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
-    """Read a double in the interpreter. The compiled decoder of pyiceberg 0.12 reads doubles with 32 bits
-    (apache/iceberg-python#3808): files would not be found by a partition of doubles, and deletes would be written into
-    another partition than that of their file.
+    """Read a double in Python. The compiled decoder of pyiceberg 0.12 reads doubles with 32 bits.
+
+    With that decoder (apache/iceberg-python#3808), files would not be found by a partition of doubles, and deletes
+    would be written to a partition other than that of their file.
     """
     value: float
     (value,) = struct.unpack("<d", decoder.read(8))
@@ -211,8 +211,10 @@ def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
 
 
 def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
-    """Return the snapshot's manifests from its manifest list. pyiceberg's own method uses a cache by path, which a
-    commit must not depend on. Raises `CorruptDataError`, and `FileNotFoundError` for an expired snapshot.
+    """Return the snapshot's manifests from its manifest list.
+
+    pyiceberg's own method uses a cache by path, which a commit must not depend on. Raises `CorruptDataError`, and
+    `FileNotFoundError` for an expired snapshot.
     """
     with _damage_while_read(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
@@ -220,7 +222,7 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 @contextmanager
 def lake_metadata(location: str) -> Iterator[None]:
-    """Wrap reads of manifests: translate pyiceberg's errors on damaged or missing files into errors of the package."""
+    """Run reads of manifests, and translate pyiceberg's errors on damaged or missing files."""
     with expiry_while_read(location), _damage_while_read(location):
         yield
 
@@ -234,10 +236,9 @@ def _location(value: object) -> str | None:
 
 
 class StorageFileIO(FileIO):
-    """File access through the warehouse's storage. Locations outside are read-only, through pyiceberg's own file
-    access.
+    """File access through the warehouse's storage. Files outside are read-only, through pyiceberg's own file access.
 
-    With a ``move``, metadata written elsewhere is read as if it had been written here.
+    With a ``move``, metadata with the recorded locations is read with the opened locations.
     """
 
     def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
@@ -252,7 +253,7 @@ class StorageFileIO(FileIO):
         self._ahead |= prefetch_metadata(self.files.storage, inside)
 
     def fetch(self, location: str) -> None:
-        """Prefetch a metadata file that is never rewritten, on a remote store. A missing file raises at the read."""
+        """Prefetch a metadata file that is never rewritten, if the store is remote. Ignores a missing file."""
         if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
             with suppress(ObjectNotFoundError):
                 self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))
@@ -267,11 +268,11 @@ class StorageFileIO(FileIO):
         return _StorageOutput(location, self.files)
 
     def open_collected(self, written: dict[str, bytes], location: str) -> OutputFile:
-        """Open a file whose bytes go into ``written``, for `store_all`. Raises as `new_output` does."""
+        """Open a file whose bytes are added to ``written``, for `store_all`. Raises the errors of `new_output`."""
         return _StorageOutput(location, self.files, written)
 
     def store_all(self, written: Mapping[str, bytes]) -> None:
-        """Store files, by location, concurrently if that helps. They are durable on return."""
+        """Store files by location, concurrently on a remote store. They are durable on return."""
 
         def store(file: tuple[str, bytes]) -> None:
             _StorageOutput(file[0], self.files).store(file[1])
@@ -287,7 +288,7 @@ class StorageFileIO(FileIO):
 
 class _StorageInput(InputFile):
     def __init__(self, location: str, files: StorageFiles, move: Move | None = None, data: bytes | None = None) -> None:
-        """``data`` is the content, if already read."""
+        """``data`` is the content, if it was already read."""
         super().__init__(location)
         self._data = data
         self._files = files
@@ -317,7 +318,7 @@ class _StorageInput(InputFile):
 
 class _StorageOutput(OutputFile):
     def __init__(self, location: str, files: StorageFiles, written: dict[str, bytes] | None = None) -> None:
-        """If ``written`` is given, collect the bytes there, by location, and store nothing."""
+        """With ``written``, collects the bytes there by location, and stores nothing."""
         super().__init__(location)
         self._written = written
         self._files = files
@@ -334,7 +335,7 @@ class _StorageOutput(OutputFile):
         return _StorageInput(self.location, self._files)
 
     def create(self, overwrite: bool = False) -> OutputStream:
-        # Names of manifests and manifest lists contain a fresh uuid: there is nothing to overwrite.
+        # Names of manifests and manifest lists contain a new uuid, so there is nothing to overwrite.
         return _BufferedOutput(self)
 
     def store(self, data: bytes) -> None:
@@ -347,7 +348,7 @@ class _StorageOutput(OutputFile):
 
 
 class _BufferedOutput(io.BytesIO):
-    """Buffers a metadata file and stores it when closed without an error."""
+    """Buffers a metadata file, and stores it when it is closed without an error."""
 
     def __init__(self, output: _StorageOutput) -> None:
         super().__init__()

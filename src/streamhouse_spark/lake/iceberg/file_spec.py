@@ -1,4 +1,4 @@
-"""Properties of the Iceberg table that a task needs to write its data files."""
+"""The properties of the Iceberg table that a task needs to write its data files."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ _WITHOUT_BOUNDS: Final = (MetricModeTypes.NONE, MetricModeTypes.COUNTS)
 
 @dataclass(frozen=True)
 class IcebergFileSpec:
-    """Properties of the Iceberg table that a task needs. Sent as JSON; shared by all files of a round."""
+    """The properties of the Iceberg table that a task needs, sent as JSON. All files of a round share them."""
 
     schema: Schema
     spec: PartitionSpec
     data_location: str
     properties: Mapping[str, str]
     planned_ms: int
-    """Store time at which the round was planned."""
+    """Time of the store at which the round was planned."""
     snapshot_id: int | None = None
-    """The snapshot that was current then."""
+    """The snapshot that was current at that time."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -116,8 +116,8 @@ class IcebergFileSpec:
             return writer_options(codec.lower(), int(level) if level else None)
         except ValueError as error:
             raise LakeMismatchError(
-                f"the lake table at {self.data_location} requests Parquet compression {codec[:60]!r} and "
-                f"its level {(level or '')[:60]!r}, which cannot be written here; set write.parquet.compression-codec "
+                f"the lake table at {self.data_location} requests Parquet compression {codec[:60]!r} with level "
+                f"{(level or '')[:60]!r}, which is not supported; set write.parquet.compression-codec "
                 "to zstd, and unset write.parquet.compression-level"
             ) from error
 
@@ -126,13 +126,13 @@ class IcebergFileSpec:
             return self.data_location
         record = partition_record(self.spec, self.schema, key)
         path = PartitionPaths(self.spec).partition_to_path(record, self.schema)
-        # Values are already escaped; only their length may exceed the limit of a file system.
+        # Values are already escaped. Only their length may exceed the limit of a file system.
         return "/".join([self.data_location, *(part[:PATH_PART_CHARS_MAX] for part in path.split("/"))])
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
         plan = compute_statistics_plan(self.schema, dict(self.properties))
         field_ids = parquet_path_to_id_mapping(self.schema)
-        # pyiceberg reads bounds as Python values, and Python's dates and times end at the years 1 and 9999.
+        # pyiceberg reads bounds as Python values, and Python's dates and times cover only the years 1 to 9999.
         times = {
             field_id: column.iceberg_type
             for field_id, column in plan.items()
@@ -141,9 +141,9 @@ class IcebergFileSpec:
         plan |= {field_id: replace(plan[field_id], mode=MetricsMode(MetricModeTypes.COUNTS)) for field_id in times}
         statistics = data_file_statistics_from_parquet_metadata(footer, plan, field_ids)
         bounds = {i: (a.min_as_bytes(), a.max_as_bytes()) for i, a in statistics.column_aggregates.items()}
-        for place in range(footer.num_columns):
-            field_id = field_ids[footer.schema.column(place).path]
-            if field_id in times and (ticks := _tick_bounds(footer, place)) is not None:
+        for index in range(footer.num_columns):
+            field_id = field_ids[footer.schema.column(index).path]
+            if field_id in times and (ticks := _tick_bounds(footer, index)) is not None:
                 bounds[field_id] = (to_bytes(times[field_id], ticks[0]), to_bytes(times[field_id], ticks[1]))
         return {
             "column_sizes": dict(statistics.column_sizes),
@@ -155,11 +155,11 @@ class IcebergFileSpec:
         }
 
 
-def _tick_bounds(footer: pq.FileMetaData, place: int) -> tuple[int, int] | None:
-    """Return the lowest and highest date or timestamp of a column as integers, or None if unknown."""
+def _tick_bounds(footer: pq.FileMetaData, index: int) -> tuple[int, int] | None:
+    """Return the minimum and maximum date or timestamp of a column as integers, or None if unknown."""
     lows, highs = [], []
     for group in range(footer.num_row_groups):
-        column = footer.row_group(group).column(place)
+        column = footer.row_group(group).column(index)
         statistics = column.statistics if column.is_stats_set else None
         if statistics is not None and statistics.has_null_count and statistics.null_count == column.num_values:
             continue
@@ -181,13 +181,13 @@ class _Part:
 
     @classmethod
     def of(cls, field: IcebergField, source: str, kind: PrimitiveType) -> _Part:
-        """Raise `LakeMismatchError` for a transform that no table of the package has."""
+        """Raise `LakeMismatchError` for a transform that streamhouse tables do not support."""
         is_bucket = isinstance(field.transform, BucketTransform)
         own = PartitionField(source) if is_bucket else to_own_field(field.transform, source)
         if own is None:
             raise LakeMismatchError(
-                f"the lake table is partitioned by {field.transform}({source}), which no table here has; take that "
-                "field out of its partition spec there"
+                f"the lake table is partitioned by {field.transform}({source}), which is not supported; remove the "
+                "field from its partition spec with the engine that added it"
             )
         return cls(source, is_bucket, kind, own)
 

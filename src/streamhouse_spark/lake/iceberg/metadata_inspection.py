@@ -1,4 +1,4 @@
-"""Metadata tables of an Iceberg table, and the damage of its metadata that reads of the latest snapshot miss."""
+"""Metadata tables of an Iceberg table, and damage of its metadata that reads of the latest snapshot do not detect."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from streamhouse_spark.lake.iceberg.metadata_versions import hint_key, parse_ver
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.metadata_tables import convert_for_spark
 
-REWRITTEN = "reads go on without it, and the next commit writes it again"
+REWRITTEN = "reads continue without it, and the next commit rewrites it"
 
 _COUNTS: Final = tuple(
-    place
-    for place, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
+    index
+    for index, field in enumerate(DATA_FILE_TYPE[DEFAULT_READ_VERSION].fields)
     if isinstance(field.field_type, MapType)
 )
-"""The data file's maps from columns to counts and bounds."""
+"""Indexes of a data file's maps from columns to counts and bounds."""
 
 
 def metadata_table(table: Table, name: str) -> pa.Table:
-    """Return the metadata table with this name, in types that Spark supports."""
+    """Return the metadata table with this name, with types that Spark supports."""
     with lake_metadata(table.location()):
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
@@ -43,13 +43,13 @@ def _read_table(tables: InspectTable, name: str) -> pa.Table:
         return getattr(tables, name)()
     except OverflowError as error:
         raise InvalidOptionError(
-            f"the metadata table {name} shows partitions as pyiceberg does, which cannot show one with a date or time "
-            f"outside the years 1 to 9999 ({error}); read the metadata table partitions or files"
+            f"cannot show metadata table {name}: pyiceberg does not support a partition with a date or time outside "
+            f"the years 1 to 9999 ({error}); read the metadata table partitions or files"
         ) from error
 
 
 def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
-    """Return whether there are manifests: pyiceberg's file tables do not handle a snapshot without any."""
+    """Return whether there are manifests. pyiceberg's file tables do not support a snapshot without manifests."""
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
     return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
@@ -61,7 +61,7 @@ def _without_snapshots(table: Table) -> Table:
 
 
 class _Inspect(InspectTable):
-    """pyiceberg's metadata tables, except that a table without snapshots gives empty tables instead of errors."""
+    """pyiceberg's metadata tables. For a table without snapshots they are empty instead of failing."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         if snapshot_id is None and self.tbl.metadata.current_snapshot() is None:
@@ -75,7 +75,9 @@ class _NoSnapshot(Snapshot):
 
 
 class _InspectEntries(_Inspect):
-    """pyiceberg's entries table, which requires counts: a file without them, such as position deletes, gets {}."""
+    """pyiceberg's entries table. It requires counts, so a file without counts, such as position deletes, gets empty
+    ones.
+    """
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         snapshot = super()._get_snapshot(snapshot_id)
@@ -89,7 +91,7 @@ class _InspectEntries(_Inspect):
 class _CountingSnapshot(Snapshot):
     def manifests(self, io: FileIO) -> list[ManifestFile]:
         manifests = super().manifests(io)
-        return [_CountingManifest(*(manifest[place] for place in range(len(manifest)))) for manifest in manifests]
+        return [_CountingManifest(*(manifest[index] for index in range(len(manifest)))) for manifest in manifests]
 
 
 class _CountingManifest(ManifestFile):
@@ -97,18 +99,18 @@ class _CountingManifest(ManifestFile):
         entries = super().fetch_manifest_entry(io, discard_deleted)
         for entry in entries:
             file = entry.data_file
-            for place in _COUNTS:
-                file[place] = file[place] or {}
+            for index in _COUNTS:
+                file[index] = file[index] or {}
         return entries
 
 
-def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
-    table = place.find()
+def find_metadata_problems(binding: IcebergTableBinding) -> Iterator[str]:
+    """Describe the problems of `LakeTable.metadata_problems`, except those of snapshots that expire concurrently."""
+    table = binding.find()
     if table is None:
         return
-    if place.uses_files:
-        yield from _find_hint_problems(place)
+    if binding.uses_files:
+        yield from _find_hint_problems(binding)
     checked: set[str] = set()
     for snapshot in table.metadata.snapshots:
         try:
@@ -118,16 +120,16 @@ def find_metadata_problems(place: IcebergTableBinding) -> Iterator[str]:
                         checked.add(manifest.manifest_path)
                         manifest.fetch_manifest_entry(table.io, discard_deleted=False)
         except StreamhouseError as error:
-            if place.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:
+            if binding.load().metadata.snapshot_by_id(snapshot.snapshot_id) is not None:
                 yield str(error)
 
 
-def _find_hint_problems(place: IcebergTableBinding) -> Iterator[str]:
-    number, key = parse_version_hint(place.storage, place.spec.location), place.spec.location
+def _find_hint_problems(binding: IcebergTableBinding) -> Iterator[str]:
+    number, key = parse_version_hint(binding.storage, binding.spec.location), binding.spec.location
     if number is None:
-        yield f"lake file {hint_key(key)} is missing, or names no version; {REWRITTEN}"
+        yield f"lake file {hint_key(key)} is missing, or contains no version; {REWRITTEN}"
         return
     try:
-        place.storage.size_bytes(version_key(key, number))
+        binding.storage.size_bytes(version_key(key, number))
     except ObjectNotFoundError:
-        yield f"lake file {hint_key(key)} names version {number}, which is not there; {REWRITTEN}"
+        yield f"lake file {hint_key(key)} contains version {number}, which does not exist; {REWRITTEN}"

@@ -1,8 +1,8 @@
-"""Metadata versions of a table in the file catalog: keys, and the search for the latest.
+"""Metadata versions of a table in the file catalog: their keys, and the search for the latest version.
 
-The search starts at the hint and needs two reads per doubling of the distance, never a listing. "N+1 is absent" proves
-that N is the latest only if the latest floor is at most N. The floor is read afterwards, or less than a minute before:
-versions are deleted only a day after a floor above them was stored.
+The search starts at the hint and needs two reads per doubling of the distance, but no listing. The absence of N+1
+proves that N is the latest only if the low watermark is at most N. The watermark is read afterwards, or less than a
+minute before, because versions are deleted only a day after a watermark above them was stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
-from streamhouse_spark.lake.metadata_cache import RecentValues, RoundCache
+from streamhouse_spark.lake.metadata_cache import LruCache, RoundCache
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, call_both
 from streamhouse_spark.storage.sequence_search import find_last_result
@@ -23,7 +23,7 @@ from streamhouse_spark.storage.sequence_search import find_last_result
 DROPPED: Final = 10**20 - 1
 FLOOR_CHECK_AFTER_MS: Final = 60_000
 _STEPS_AHEAD: Final = 5
-"""Versions after a known one that are requested before the hint is followed."""
+"""Number of versions after a known one that are requested before the hint is followed."""
 _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 
 
@@ -31,30 +31,30 @@ _VERSION_FILE = re.compile(r"v(\d+)\.metadata\.json\Z")
 class LatestVersion:
     number: int
     data: bytes
-    is_behind_hint: bool
-    """Whether the hint may name an older version."""
+    has_stale_hint: bool
+    """Whether the hint may contain an older version."""
     checked_ms: int = 0
     """Boot time at which it was requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownVersion:
-    """A version that this process has read, used instead of the hint on a remote store."""
+    """A version that this process has read, which replaces the hint on a remote store."""
 
     number: int
     is_hinted: bool
-    """Whether the hint has named this or a later version."""
+    """Whether the hint has contained this or a later version."""
 
 
 round_cache: RoundCache[LatestVersion] = RoundCache()
-_known_versions: RecentValues[tuple[str, str], _KnownVersion] = RecentValues(1024)
+_known_versions: LruCache[tuple[str, str], _KnownVersion] = LruCache(1024)
 """The latest version that this process has read, by table."""
 
 
 def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
     """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
-    ``from_number`` is a known version: then the hint is not read.
+    ``from_number`` is a known version. With it, the hint is not read.
     """
     prefetched = round_cache.get(storage, key)
     if prefetched is not None and (
@@ -86,7 +86,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
 
 def _note_version(storage: Storage, key: str, version: _KnownVersion) -> None:
-    if isinstance(storage, ReadsMany):  # elsewhere reading the hint is cheap
+    if isinstance(storage, ReadsMany):  # reading the hint is cheap on a local store
         _known_versions.put((storage.url, key), version)
 
 
@@ -111,7 +111,7 @@ def put_hint(storage: Storage, key: str, number: int) -> None:
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
-    """Point the hint to a version, unless it names that or a later one."""
+    """Point the hint to a version, unless it has that or a later one."""
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
@@ -119,16 +119,16 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
 
 
 def newest_floor(storage: Storage, key: str) -> int:
-    """Return the floor, below which all versions are void, or 0."""
+    """Return the low watermark, below which all versions are void, or 0."""
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
 def _find_version_and_floor(
     storage: Storage, world: World, key: str, start: int
 ) -> tuple[tuple[int, bytes] | None, int]:
-    """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the floor.
+    """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the low watermark.
 
-    Versions are deleted oldest first, so there are no gaps. On a store with concurrent requests the floor is read
+    Versions are deleted oldest first, so there are no gaps. On a store with concurrent requests, the watermark is read
     together with the versions.
     """
     ahead = Prefetch(storage)
@@ -145,7 +145,7 @@ def _find_version_and_floor(
 
 
 def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
-    """Return ``start``, or the later version of the hint if it exists, prefetched with its successors."""
+    """Return ``start``, or the later version in the hint if it exists. Prefetches the version with its successors."""
     second = version_key(key, start + 1)
     if ahead.is_known_absent(version_key(key, start)) or ahead.is_known_absent(second):
         return start

@@ -1,9 +1,10 @@
 """Position delete files, one per data file, and the rounds of a primary-key table, which write them.
 
-Every reader of Iceberg v2 applies position deletes. A round compacts a range of changes by key and writes the remaining
-rows in key order. Every older row of a changed key is searched in the bucket's data files and deleted by position, even
-if the range starts with an insert of the key. So a bucket is repaired if another engine added a key twice or deleted
-rows.
+Every reader of Iceberg v2 applies position deletes. A round merges a range of changes by key, and writes the remaining
+rows in key order. It finds every older row of a changed key in the bucket's data files, and deletes it by position,
+even
+if the range starts with an insert of the key. So a round repairs keys that another engine duplicated or whose rows it
+deleted.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 _NAME: Final = re.compile(r"/\d{5}-deletes-[0-9a-f]{32}\.parquet$")
 POSITION_ID: Final = 2147483545
-"""Field id of the positions, from the same specification."""
+"""Field id of the positions (Iceberg specification, reserved field ids)."""
 _SCHEMA: Final = pa.schema(
     [
         pa.field(
@@ -67,7 +68,7 @@ DELETES_WRITER_OPTIONS: Final[dict[str, Any]] = {
 Positions = npt.NDArray[np.int64]
 _NONE: Positions = np.zeros(0, np.int64)
 PROBE_VALUES_MAX = 50_000
-"""Arrow hashes the values again for each batch. With more values, a search for whole keys is as fast."""
+"""Arrow hashes the values again for each batch. With more values, searching whole keys is as fast."""
 
 
 def write_deletes(
@@ -80,10 +81,10 @@ def write_deletes(
     num_duplicates: int = 0,
     num_dropped: int = 0,
 ) -> LakeFile:
-    """Write a file that names these positions of the data file, ascending and at least one, and replaces its earlier
-    ones.
+    """Write a delete file for these positions of a data file, and return its description. It is durable on return.
 
-    Its bounds name the data file, so that readers of other files need not open it. It is durable on return.
+    There is at least one position, and positions ascend. The file replaces the earlier delete files of this data file.
+    Its bounds identify the data file, so that readers of other data files need not open it.
     """
     spec = output.spec
     directory = spec.directory(file.partition, bucket) if file.spec_id == spec.spec_id else spec.data_location
@@ -110,7 +111,7 @@ def write_deletes(
 
 
 def has_own_name(location: str) -> bool:
-    """Return whether a position delete file has a name that `write_deletes` gives."""
+    """Return whether `write_deletes` gives such a name to a position delete file."""
     return _NAME.search(location) is not None
 
 
@@ -127,9 +128,9 @@ def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, di
 
 @dataclass(frozen=True, slots=True)
 class KeyIndexProbe:
-    """A key column and its values in the given keys. Rows with another value need not be encoded as keys."""
+    """A key column and its values in the searched keys. Rows with another value need not be encoded as keys."""
 
-    place: int
+    index: int
     """Index of the column in the key."""
     values: pa.Array
 
@@ -137,11 +138,11 @@ class KeyIndexProbe:
 def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
     """Return the most selective column of these keys, or None if no column helps.
 
-    Excludes floating-point columns: zeros of both signs, and all NaNs, are equal keys but different values.
+    Excludes floating-point columns, because zeros of both signs, and all NaNs, are equal keys but different values.
     """
     distinct = [
-        KeyIndexProbe(place, column.unique())
-        for place, column in enumerate(columns)
+        KeyIndexProbe(index, column.unique())
+        for index, column in enumerate(columns)
         if not pa.types.is_floating(column.type)
     ]
     best = max(distinct, key=lambda probe: len(probe.values), default=None)
@@ -150,46 +151,46 @@ def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
 
 @dataclass(frozen=True, slots=True)
 class KeyMatches:
-    """Rows of one data file that have one of the keys and are not deleted yet."""
+    """Live rows of one data file with one of the keys."""
 
     file: LiveFile
     deleted: Positions
-    """All row numbers for the data file's own position delete file: the matches and the earlier deletes."""
+    """All row numbers for the data file's position delete file: the matches and the earlier deletes."""
     key_indexes: Positions
-    """For each matched row the index of its key among the given keys."""
+    """For each matched row, the index of its key among the searched keys."""
 
 
 def find_rows(
     files: FileAccess, file: LiveFile, keys: KeySet, projection: LakeProjection, probe: KeyIndexProbe | None = None
 ) -> KeyMatches | None:
-    """Find the rows to delete in a file, or None. ``projection`` has the key columns in key order.
+    """Return the live rows of a file with one of the keys, or None. ``projection`` has the key columns in key order.
 
-    Matches every row with one of the keys, so duplicates of another engine are deleted too. Memory is bounded by one
-    batch and the deleted positions.
+    Matches all rows of a key, so duplicates of another engine are deleted too. Memory is bounded by one batch and the
+    deleted positions.
     """
     split = LakeSplit(file.location, file.size_bytes, file.num_rows)
     hits = [_find_matches(numbers, rows, keys, probe) for numbers, rows in read_numbered(files, split, projection)]
-    places_found, places = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
-    if not len(places_found):
+    positions, key_indexes = (np.concatenate(parts) for parts in zip((_NONE, _NONE), *hits, strict=True))
+    if not len(positions):
         return None
     older = read_deleted_positions(files, file.location, file.own_deletes)
     deleted = read_deleted_positions(files, file.location, file.deletes) if file.shared_deletes else older
-    is_left = ~is_in_sorted(places_found, deleted)
-    places_found, places = places_found[is_left], places[is_left]
-    if not len(places_found):
+    is_live = ~is_in_sorted(positions, deleted)
+    positions, key_indexes = positions[is_live], key_indexes[is_live]
+    if not len(positions):
         return None
-    return KeyMatches(file, np.sort(np.concatenate([older, places_found]), kind="stable"), places)
+    return KeyMatches(file, np.sort(np.concatenate([older, positions]), kind="stable"), key_indexes)
 
 
 def _find_matches(
     numbers: Positions, rows: pa.RecordBatch, keys: KeySet, probe: KeyIndexProbe | None
 ) -> tuple[Positions, Positions]:
-    """Return the numbers of the rows that have one of the keys, and the indexes of their keys."""
+    """Return the numbers of the rows with one of the keys, and the indexes of their keys."""
     if probe is not None:
-        places = pc.indices_nonzero(pc.is_in(rows.column(probe.place), value_set=probe.values))
-        if not len(places):
+        candidates = pc.indices_nonzero(pc.is_in(rows.column(probe.index), value_set=probe.values))
+        if not len(candidates):
             return _NONE, _NONE
-        numbers, rows = numbers[places.to_numpy()], rows.take(places)
+        numbers, rows = numbers[candidates.to_numpy()], rows.take(candidates)
     is_hit, key_indexes = keys.find(rows.columns)
     return numbers[is_hit], key_indexes
 
@@ -198,16 +199,16 @@ def is_in_sorted(values: Positions, ascending: Positions) -> npt.NDArray[np.bool
     """Return which of the values are in ``ascending``."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
-    places = np.searchsorted(ascending, values)
-    places[places == len(ascending)] = 0
-    same: npt.NDArray[np.bool_] = ascending[places] == values
+    indexes = np.searchsorted(ascending, values)
+    indexes[indexes == len(ascending)] = 0
+    same: npt.NDArray[np.bool_] = ascending[indexes] == values
     return same
 
 
 def find_live_files(
     table: Table, snapshot: Snapshot, key_ids: Sequence[int], buckets: Collection[int], num_buckets: int
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """Return each bucket's data files. A file whose partition does not determine its bucket is in each of them."""
+    """Return the data files of each bucket. A file whose partition does not determine its bucket is in every bucket."""
     files_of_bucket: dict[int, list[LiveFile]] = {bucket: [] for bucket in buckets}
     specs, source_id = table.metadata.specs(), bucket_source(table.metadata, num_buckets)
     for task in plan_tasks(table, snapshot):
@@ -242,7 +243,7 @@ def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int])
 
 
 def row_deletes_of(delete: DataFile) -> str | None:
-    """Return the data file of a position delete file of the package, or None for another engine's."""
+    """Return the data file of a position delete file of the package, or None for another engine's file."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
     return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
 
@@ -262,11 +263,11 @@ class KeyedFilter:
             for position, field in enumerate(file_spec.spec.fields)
             if isinstance(field.transform, IdentityTransform)
             and field.source_id in names
-            and not pa.types.is_floating(types[field.source_id])  # equal zeros and NaNs fall into several partitions
+            and not pa.types.is_floating(types[field.source_id])  # equal zeros and NaNs are in several partitions
         }
 
     def add_keys(self, rows: pa.RecordBatch) -> None:
-        """Add the keys of rows of the range, which have the table's columns."""
+        """Add the keys of rows of the range. The rows have the table's columns."""
         for name, values_of_name in zip(self._names, self._key_values, strict=True):
             values_of_name.append(rows.column(name).unique())
         for position, (name, values) in self._partitions.items():
@@ -276,7 +277,7 @@ class KeyedFilter:
             values.update(None if value is None else to_bytes(field_type, value) for value in parts)
 
     def probe(self) -> KeyIndexProbe | None:
-        """Return the column to search first for the collected keys."""
+        """Return the most selective column of the collected keys, or None."""
         return best_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
 
     def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
@@ -289,7 +290,7 @@ class KeyedFilter:
         return not low or keys.reaches(low, high)
 
     def _bounds(self, file: LiveFile) -> tuple[bytes, bytes]:
-        """Return the least and greatest key prefix of the file; empty if unknown."""
+        """Return the minimum and maximum key prefix of the file, or empty bytes if unknown."""
         lows, highs = [], []
         for field_id, arrow in self._keys:
             field_type = self._file_spec.schema.find_type(field_id)
@@ -302,7 +303,7 @@ class KeyedFilter:
 
 
 def _as_key(value: object, arrow: pa.DataType) -> pa.Array | None:
-    """Return a bound as a value of the column, or None if there is none. A float bound does not hold for NaN."""
+    """Return a bound as a value of the column, or None if there is none. A float bound does not cover NaN."""
     if value is None or pa.types.is_floating(arrow):
         return None
     try:
@@ -319,13 +320,13 @@ def write_changes(
     offsets: OffsetRange,
     changes: Iterable[pa.RecordBatch],
     live: Sequence[LiveFile],
-    files_ahead: Callable[[Sequence[LakeSplit]], FileAccess],
+    open_files: Callable[[Sequence[LakeSplit]], FileAccess],
 ) -> list[LakeFile]:
-    """Write data files and position delete files. They are durable on return.
+    """Write data files and position delete files of a range of changes. The files are durable on return.
 
-    ``changes`` are those of ``offsets``, in order: the change type, then the table's columns. ``live`` are the bucket's
-    data files; ``files_ahead`` reads those that may hold a key. Memory is bounded by the range: its rows and the
-    positions that it deletes.
+    ``changes`` have the change type, then the table's columns, and are in the order of ``offsets``. ``live`` are the
+    bucket's data files. ``open_files`` opens those that may have a changed key. Memory is bounded by the rows of the
+    range and the positions that it deletes.
     """
     spec = IcebergFileSpec.from_json(context.lake)
     chosen = KeyedFilter(spec, context.schema, context.primary_key)
@@ -337,7 +338,7 @@ def write_changes(
     how = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
-    older = files_ahead([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
+    older = open_files([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
     hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
@@ -351,7 +352,7 @@ def write_changes(
 
 
 def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArray[np.bool_]) -> int:
-    """Return the number of rows that are not the first of their key; marks keys with a row in ``is_matched``."""
+    """Return the number of rows that are not the first of their key, and mark the keys in ``is_matched``."""
     distinct = np.unique(key_indexes)
     num_first = int(np.count_nonzero(~is_matched[distinct]))
     is_matched[distinct] = True
@@ -360,8 +361,8 @@ def _count_duplicates(key_indexes: npt.NDArray[np.int64], is_matched: npt.NDArra
 
 def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjection:
     """Return the projection of the key columns, in key order."""
-    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # their names equal the columns'
-    mapping = map_by_name(fields, context.schema)  # key columns never change inside
+    fields = [(field.field_id, field.name) for field in spec.schema.fields]  # their names are those of the columns
+    mapping = map_by_name(fields, context.schema)  # key columns have no nested fields that change
     return projection(spec.schema, mapping, context.schema, context.primary_key, context.schema)
 
 

@@ -1,8 +1,8 @@
-"""Relocation of an Iceberg table of the file catalog: all its metadata names the files at their present locations.
+"""Relocation of an Iceberg table of the file catalog: rewrites its metadata with the current locations of its files.
 
-Data files stay. Manifest lists of all snapshots, manifests, and position deletes, whose rows name data files, are
-rewritten under new names. **Commit point:** the metadata version that names them; a crash before it leaves orphan
-files. The metadata log drops the former versions, because these name the old locations.
+Data files stay. Manifest lists of all snapshots, manifests, and position deletes, whose rows contain data file paths,
+are rewritten under new names. **Commit point:** the metadata version that references them. A crash before it leaves
+orphan files. The metadata log is emptied, because former versions contain the old locations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import plain_location
+from streamhouse_spark.core.warehouse_layout import plain_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -26,10 +26,10 @@ from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.expiry import list_files
 from streamhouse_spark.lake.iceberg.file_io import (
     Move,
-    commit_answers,
     lake_metadata,
     rewrite_metadata_paths,
     rewrite_record_paths,
+    translate_commit_errors,
 )
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -45,12 +45,12 @@ _POSITIONS: Final = 1
 class IcebergRelocation:
     """The `LakeRelocation` of Iceberg."""
 
-    def __init__(self, place: IcebergTableBinding) -> None:
-        self._place = place
+    def __init__(self, binding: IcebergTableBinding) -> None:
+        self._binding = binding
         self.num_written = 0
 
     def recorded_root(self) -> str | None:
-        """Return the root that the metadata names, if it differs from the opened one."""
+        """Return the root in the metadata, or None if it is the opened root."""
         roots: list[str] = []
 
         def look(_: TableMetadata, move: Move | None) -> None:
@@ -60,42 +60,42 @@ class IcebergRelocation:
         return roots[0] if roots else None
 
     def needed(self) -> set[str]:
-        """Return the keys of all files that a snapshot needs. Raises `SnapshotExpiredError` if metadata is missing."""
-        table = self._place.find()
+        """Return the keys of all files that snapshots need. Raises `SnapshotExpiredError` if metadata is missing."""
+        table = self._binding.find()
         if table is None:
             return set()
-        files = StorageFiles(self._place.storage)
+        files = StorageFiles(self._binding.storage)
         locations = list_files(table, table.metadata.snapshots)
         return {files.key_of(location) for location in locations if files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Relocate the table. With ``new_uuid`` it belongs to that table afterwards, and gets a new id.
+        """Relocate the table. With ``new_uuid``, that table becomes its owner, and the lake table gets a new id.
 
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
 
         def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
-            if owner not in (self._place.spec.table_uuid, new_uuid):
-                return None  # it is another table's
+            if owner not in (self._binding.spec.table_uuid, new_uuid):
+                return None  # another table owns it
             changed = metadata
             if move is not None:
-                files = _MetadataFiles(self._place, metadata, move)
+                files = _MetadataFiles(self._binding, metadata, move)
                 changed = files.rewrite()
                 self.num_written += files.num_written
             if new_uuid is not None and owner != new_uuid:
-                changed = _with_owner(changed, self._place.spec.table_uuid, new_uuid, self._place.world)
+                changed = _with_owner(changed, self._binding.spec.table_uuid, new_uuid, self._binding.world)
             return None if changed is metadata else changed
 
         self._relocate(rewritten)
 
     def _relocate(self, rewrite: Any) -> None:
-        catalog, path = self._place.catalog, self._place.spec.path
+        catalog, path = self._binding.catalog, self._binding.spec.path
         if not isinstance(catalog, FileCatalog):
             return
         try:
-            with commit_answers(f"relocating the lake table of {path}"):
-                catalog.relocate_table(self._place.identifier, rewrite)
+            with translate_commit_errors(f"relocating the lake table of {path}"):
+                catalog.relocate_table(self._binding.identifier, rewrite)
         except NoSuchTableError:
             return
         except CommitFailedException as error:
@@ -103,7 +103,7 @@ class IcebergRelocation:
 
 
 def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: World) -> TableMetadata:
-    """Return the metadata with another owner: in properties, and in the offsets of each snapshot."""
+    """Return the metadata with another owner in its properties and in the offsets of each snapshot."""
     text = metadata.model_dump_json().replace(old_uuid, new_uuid)
     own_id = world.ids.new_uuid()
     changed = TableMetadataUtil.parse_raw(text)
@@ -113,11 +113,11 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
 class _MetadataFiles:
     """Rewrites the metadata files of all snapshots, each once."""
 
-    def __init__(self, place: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
-        self._place = place
+    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
+        self._binding = binding
         self._metadata = metadata
         self._move = move
-        self._files = StorageFiles(place.storage)
+        self._files = StorageFiles(binding.storage)
         self._manifests: dict[str, tuple[str, int]] = {}
         self._deletes: dict[str, tuple[str, int]] = {}
         self.num_written = 0
@@ -139,7 +139,7 @@ class _MetadataFiles:
         return snapshot.model_copy(update={"manifest_list": location})
 
     def _manifest(self, path: str) -> tuple[str, int]:
-        """Return the present location of the manifest, and its size."""
+        """Return the current location of the manifest, and its size."""
         if path not in self._manifests:
             where = self._move.of(path)
             file = read_avro(self._read(where), where)
@@ -155,7 +155,7 @@ class _MetadataFiles:
         try:
             path, size_bytes = self._delete_file(file["file_path"])
         except ObjectNotFoundError:
-            if record["status"] == 2:  # it was removed, and no remaining snapshot needs it
+            if record["status"] == 2:  # the entry is of a removed file, which no remaining snapshot needs
                 return moved
             raise
         changed = {**moved["data_file"], "file_path": path, "file_size_in_bytes": size_bytes}
@@ -164,7 +164,7 @@ class _MetadataFiles:
         return {**moved, "data_file": changed}
 
     def _delete_file(self, path: str) -> tuple[str, int]:
-        """Rewrite the positions with the present names of the data files; the file is in memory as a whole."""
+        """Rewrite a position delete file with the current paths of its data files. The file is in memory as a whole."""
         if path not in self._deletes:
             where = self._move.of(path)
             self._deletes[path] = _rename_data_files(self._files, where, self._new_name(where), self._move)
@@ -186,15 +186,15 @@ class _MetadataFiles:
 
     def _new_name(self, location: str) -> str:
         stem, dot, kind = plain_location(location).rpartition(".")
-        key, own = self._files.key_of(stem), self._place.spec.location
+        key, own = self._files.key_of(stem), self._binding.spec.location
         if key.startswith(tuple(f"{other}/" for other in shared_locations(self._metadata.properties))):
             folder = "data" if kind == "parquet" else "metadata"  # a clone writes below its own location
             key = f"{own}/{folder}/{key.rpartition('/')[2]}"
-        return f"{self._files.location_of(key)}-{self._place.world.ids.new_uuid()}{dot}{kind}"
+        return f"{self._files.location_of(key)}-{self._binding.world.ids.new_uuid()}{dot}{kind}"
 
 
 def _null_value(optional: Any) -> Any:
-    """Return None, if the schema allows it, for byte offsets that no longer hold."""
+    """Return None, if the schema allows it, for byte offsets that are no longer valid."""
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
@@ -208,17 +208,16 @@ def _rename_data_files(files: StorageFiles, where: str, location: str, move: Mov
             written = (file.metadata.metadata or {}).get(DELETED_KEY.encode())
     except (pa.ArrowException, OSError) as error:
         raise CorruptDataError(
-            f"lake file {where} cannot be read: {error}; restore it, or rebuild the lake from the log (streamhouse "
-            "retier)"
+            f"cannot read lake file {where}: {error}; restore it, or rebuild the lake from the log (streamhouse retier)"
         ) from error
-    place = table.schema.get_field_index("file_path")
-    names = table.column(place).combine_chunks().dictionary_encode()
+    index = table.schema.get_field_index("file_path")
+    names = table.column(index).combine_chunks().dictionary_encode()
     names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
     moved = pa.DictionaryArray.from_arrays(
         names.indices, pa.array([move.of(name) for name in names.dictionary.to_pylist()])
     )
-    field = table.schema.field(place)
-    table = table.set_column(place, pa.field(field.name, moved.type, field.nullable, field.metadata), moved)
+    field = table.schema.field(index)
+    table = table.set_column(index, pa.field(field.name, moved.type, field.nullable, field.metadata), moved)
     with parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))

@@ -1,4 +1,4 @@
-"""Deletion of rows of a table without a primary key, by position deletes; see `lake.row_deletes`."""
+"""Deletes of rows of a log table with position deletes. See `lake.row_deletes`."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ _NO_ROWS: Final = OffsetSet.dense(0, 0)
 
 
 def write_row_deletes(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     context: WriteContext,
     rows: Mapping[int, OffsetSet],
     added: Sequence[LakeFile],
     *,
     with_older: bool,
 ) -> tuple[list[LakeFile], RewrittenRows]:
-    """Write position deletes for the rows at these offsets. Returns the files, which are durable, and the rows that may
-    be in files without offsets.
+    """Write position deletes for the rows at these offsets.
 
-    Searches the files that a round has written, and with ``with_older`` those of the context's snapshot. Positions
-    already deleted there stay deleted and are not counted again.
+    Returns the files, which are durable, and the rows that may be in files without offsets. Searches the files that a
+    round has written, and with ``with_older`` those of the context's snapshot. Positions that are already deleted stay
+    deleted and are not counted again.
     """
     spec = IcebergFileSpec.from_json(context.lake)
-    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+    output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
     left = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
-    for file in _candidate_files(place, context, rows, added, with_older=with_older):
-        access = place.files_at(file.location)
-        own = read_offset_file(access, file.location, place.spec.writers)
+    for file in _candidate_files(binding, context, rows, added, with_older=with_older):
+        access = binding.files_at(file.location)
+        own = read_offset_file(access, file.location, binding.spec.writers)
         if own is None:
             foreign = file.location
             continue
@@ -74,19 +74,19 @@ def write_row_deletes(
 
 
 def _candidate_files(
-    place: IcebergTableBinding,
+    binding: IcebergTableBinding,
     context: WriteContext,
     rows: Mapping[int, OffsetSet],
     added: Sequence[LakeFile],
     *,
     with_older: bool,
 ) -> Iterator[LiveFile]:
-    """Return the files that may hold the rows, each once."""
+    """Yield the files that may have the rows, each once."""
     for new in added:
         if new.bucket in rows:
             yield LiveFile(new.location, new.size_bytes, new.num_rows, new.spec_id, new.partition)
     seen_locations: set[str] = set()
-    for files in plan_data_files(place, context, list(rows)).values() if with_older else ():
+    for files in plan_data_files(binding, context, list(rows)).values() if with_older else ():
         for file in files:
             if file.location not in seen_locations:
                 seen_locations.add(file.location)
@@ -96,7 +96,7 @@ def _candidate_files(
 def _write_new_deletes(
     output: FileOutput, bucket: int, offsets: OffsetRange, file: LiveFile, positions: Positions, access: FileAccess
 ) -> Iterator[LakeFile]:
-    """Write the position delete file of a data file, unless all positions are deleted already."""
+    """Write the position delete file of a data file, unless all positions are already deleted."""
     new = np.setdiff1d(positions, read_deleted_positions(access, file.location, file.deletes), assume_unique=True)
     if len(new):
         every: Positions = np.union1d(read_deleted_positions(access, file.location, file.own_deletes), new)
@@ -104,49 +104,49 @@ def _write_new_deletes(
 
 
 def write_file_deletes(
-    place: IcebergTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
+    binding: IcebergTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Write position deletes for rows without offsets, as `LakeTable.delete_rows` does. Positions already deleted in
-    the context's snapshot stay deleted and are not counted again.
+    """Write position deletes for rows without offsets. See `LakeTable.delete_rows`.
 
-    ``moved`` are rows that had offsets when they were deleted.
+    ``moved`` are deleted rows that had offsets. Positions that are already deleted in the context's snapshot stay
+    deleted and are not counted again.
     """
     if not pending.file_deletes and not moved.rows:
         return []
     spec = IcebergFileSpec.from_json(context.lake)
-    table = place.require()
+    table = binding.require()
     planned = table.metadata.current_snapshot()
     if planned is None or planned.snapshot_id != spec.snapshot_id:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {spec.snapshot_id}, which this round began with, is no longer "
-            "the latest; try again"
+            f"lake table {table.location()}: snapshot {spec.snapshot_id}, with which this round started, is no longer "
+            "the latest; retry"
         )
-    offsets = newest_offsets(table.metadata, place.spec.table_uuid)
+    offsets = newest_offsets(table.metadata, binding.spec.table_uuid)
     require_applied(table.location(), planned.snapshot_id, offsets, pending.applied_through)
-    live = _IcebergFiles(place, table, planned, own_projection(table.metadata, place.spec))
-    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+    live = _IcebergFiles(binding, table, planned, own_projection(table.metadata, binding.spec))
+    output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
     deleted = find_deleted_positions(live, pending, moved)
     return [
         file
         for name, positions in deleted.items()
-        for file in _write_unlocated(place, table, output, live.tasks[name], positions)
+        for file in _write_unlocated(binding, table, output, live.tasks[name], positions)
     ]
 
 
 def _write_unlocated(
-    place: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: Positions
+    binding: IcebergTableBinding, table: Table, output: FileOutput, task: FileScanTask, positions: Positions
 ) -> Iterator[LakeFile]:
     file = describe_live_file(task, table, ())
-    source_id = bucket_source(table.metadata, place.spec.num_buckets)
+    source_id = bucket_source(table.metadata, binding.spec.num_buckets)
     file_spec = table.metadata.specs()[task.file.spec_id]
-    bucket = bucket_of(file_spec, task.file.partition, place.spec.num_buckets, source_id) or 0
-    return _write_new_deletes(output, bucket, _NO_OFFSETS, file, positions, place.files_at(file.location))
+    bucket = bucket_of(file_spec, task.file.partition, binding.spec.num_buckets, source_id) or 0
+    return _write_new_deletes(output, bucket, _NO_OFFSETS, file, positions, binding.files_at(file.location))
 
 
 class _IcebergFiles(SnapshotFiles):
-    def __init__(self, place: IcebergTableBinding, table: Table, snapshot: Snapshot, how: LakeProjection) -> None:
-        names = StorageFiles(place.storage)
-        self.place: IcebergTableBinding = place
+    def __init__(self, binding: IcebergTableBinding, table: Table, snapshot: Snapshot, how: LakeProjection) -> None:
+        names = StorageFiles(binding.storage)
+        self.binding: IcebergTableBinding = binding
         self.how = how
         self.location = table.location()
         self.names = self.tasks = {names.name_of(task.file.file_path): task for task in plan_tasks(table, snapshot)}
@@ -157,12 +157,12 @@ class _IcebergFiles(SnapshotFiles):
         return LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
 
     def files_before(self, recorded: int) -> Iterator[_IcebergFiles]:
-        yield _IcebergFiles(self.place, self._table, require_snapshot(self._table.metadata, recorded), self.how)
+        yield _IcebergFiles(self.binding, self._table, require_snapshot(self._table.metadata, recorded), self.how)
 
 
-def list_data_files(place: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:
+def list_data_files(binding: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:
     """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
-    table = place.require()
+    table = binding.require()
     snapshot = require_snapshot(table.metadata, snapshot_id)
     with lake_metadata(table.location()):
         expect(table.io, [(snapshot.manifest_list, 0)])

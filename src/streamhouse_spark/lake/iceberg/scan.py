@@ -1,6 +1,6 @@
-"""Scans of an Iceberg table's snapshots: pruned manifests and files, with their columns and statistics.
+"""Scans of snapshots of an Iceberg table: pruned manifests and files, with their columns and statistics.
 
-They load Iceberg's library, which the latest snapshot alone does not need.
+This module imports Iceberg's library, which reading the latest snapshot does not need.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.reader import SnapshotScan, column_bounds, file_may_match, projection_of
-from streamhouse_spark.lake.snapshot_properties import latest_ms
+from streamhouse_spark.lake.snapshot_properties import latest_possible_times_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import ColumnStatistics, LakeProjection, LakeSnapshot, ScanFile
 from streamhouse_spark.schema.evolution import has_same_storage
@@ -59,7 +59,7 @@ _WIDTHS_BYTES: Mapping[type[ice.IcebergType], tuple[int, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class BucketFilter:
-    """The requested buckets, and how a partition determines its bucket; see `bucket_of`."""
+    """The requested buckets, and the parameters that determine the bucket of a partition. See `bucket_of`."""
 
     buckets: frozenset[int]
     num_buckets: int
@@ -73,8 +73,8 @@ class BucketFilter:
 class PartitionFilter:
     """A filter restricted to partition columns and buckets.
 
-    A partition by years, months, days or hours may also hold moments of its neighbours: engines have rounded times
-    before 1970 differently. ``truncate`` partitions are ignored.
+    A partition by years, months, days or hours may also have rows of its neighbours, because engines round times before
+    1970 differently. ``truncate`` partitions are ignored.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class PartitionFilter:
         self._results: dict[tuple[Any, ...], bool] = {}
 
     def may_match_manifest(self, manifest: ManifestFile) -> bool:
-        """Return False only if none of the manifest's files is in a partition that can match the filter."""
+        """Return False only if no file of the manifest is in a partition that can match the filter."""
         spec, summaries = self._specs[manifest.partition_spec_id], manifest.partitions or []
         if len(summaries) != len(spec.fields):
             return True
@@ -112,7 +112,7 @@ class PartitionFilter:
         return may_match(self._node, bounds)
 
     def test(self, file: DataFile) -> bool:
-        """Return False only if no row of the data file's partition can match the filter."""
+        """Return False only if no row in the data file's partition can match the filter."""
         spec = self._specs[file.spec_id]
         if self._buckets is not None and self._buckets.excludes(file, spec):
             return False
@@ -131,7 +131,9 @@ class PartitionFilter:
         return self._results[key]
 
     def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
-        """Yield position, field and column of partition fields that are a column or one of its times."""
+        """Yield position, field id, column and transform of partition fields that are a column or a part of its
+        time.
+        """
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
             own_part = to_own_field(part.transform, column.name) if column is not None else None
@@ -140,7 +142,7 @@ class PartitionFilter:
 
 
 def _project_column(part: PartitionField, low: Any, high: Any, column: Column) -> tuple[Any, Any]:
-    """Return the bounds of a column from those of its partitions; None if they imply nothing."""
+    """Return the bounds of a column from those of its partitions, or None if they imply nothing."""
     if part.transform == "identity":
         return low, high
     first = part.range_of(low - 1, column.type) if low is not None else None
@@ -149,16 +151,16 @@ def _project_column(part: PartitionField, low: Any, high: Any, column: Column) -
 
 
 def field_types(metadata: TableMetadata) -> dict[int, ice.IcebergType]:
-    """Return the latest type of each field that the table has or had."""
+    """Return the latest type of each current and former field of the table."""
     types = {f.field_id: f.field_type for schema in metadata.schemas for f in schema.fields}
     types.update((f.field_id, f.field_type) for f in metadata.schema().fields)
     return types
 
 
 def decode_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
-    """Decode a bound, or return None if it was written for another type of the column or cannot be read.
+    """Return the decoded bound, or None if it was written for another type of the column or is invalid.
 
-    A bound of a type that was widened since has the narrower type.
+    After a column was widened, older bounds have the narrower type.
     """
     widths = _WIDTHS_BYTES.get(type(field_type))
     if data is None or (widths is not None and len(data) not in widths):
@@ -170,7 +172,7 @@ def decode_bound(field_type: ice.IcebergType, data: bytes | None) -> Any:
 
 
 def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
-    """Return the schema that was current when the snapshot was made."""
+    """Return the schema that was current when the snapshot was committed."""
     schema = metadata.schema_by_id(snapshot.schema_id) if snapshot.schema_id is not None else None
     return schema or metadata.schema()
 
@@ -178,7 +180,7 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 def projection(
     lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+    """Return the projection of the lake's columns to the table's. See `projection_of`."""
     return projection_of(
         lake_schema(lake),
         mapping,
@@ -202,19 +204,20 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
         in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
         shown = ", ".join(str(s.snapshot_id) for s in in_commit_order[-5:]) or "none"
         raise SnapshotExpiredError(
-            f"lake table {metadata.location} has no snapshot {snapshot_id}: it was expired or never there; the newest "
-            f"kept are {shown}; choose one of them"
+            f"lake table {metadata.location} has no snapshot {snapshot_id}: it expired or never existed; the latest "
+            f"retained ones are {shown}; choose one of them"
         )
     return snapshot
 
 
 def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None = None) -> list[FileScanTask]:
-    """List the data files of a snapshot in the partitions of ``chosen``, all by default, each with its deletes.
+    """Return the data files of a snapshot with their deletes, in the partitions of ``chosen`` or in all.
 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
-    deletes, `SnapshotExpiredError`, `CorruptDataError` if the manifests have other numbers of files than their list.
+    deletes, `SnapshotExpiredError`, and `CorruptDataError` if the number of files in the manifests differs from their
+    list.
     """
-    counted: list[int] = []  # the row counts of live data files, added by the library's threads
+    counted: list[int] = []  # row counts of live data files, appended by threads of the library
 
     def is_in_scan(entry: ManifestEntry) -> bool:
         file = entry.data_file
@@ -240,35 +243,35 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
             if "equality deletes" not in str(error):
                 raise
             raise LakeMismatchError(
-                f"lake table {table.location()} has equality deletes, which cannot be read here: {error}; "
+                f"lake table {table.location()} has equality deletes, which are not supported: {error}; "
                 "compact the table with the engine that wrote them"
             ) from error
     _require_all_files(table, data, len(counted))
     for task in tasks:
         if task.file.file_format != FileFormat.PARQUET:
             raise LakeMismatchError(
-                f"lake file {task.file.file_path} of {table.location()} is {task.file.file_format.value}, only PARQUET "
-                "is read here; rewrite it with the engine that wrote it"
+                f"lake file {task.file.file_path} of {table.location()} is {task.file.file_format.value}, expected "
+                "PARQUET; rewrite it with the engine that wrote it"
             )
     return tasks
 
 
 def _require_all_files(table: Table, manifests: Sequence[ManifestFile], num_files: int) -> None:
-    """Raise `CorruptDataError` unless the manifests have as many live files as their list says. Avro has no checksum:
-    a flipped bit may change the status of an entry.
+    """Require that the manifests have as many live files as their list states. Raises `CorruptDataError`.
+
+    Avro has no checksum, and a flipped bit may change the status of an entry.
     """
     counts = [count for m in manifests for count in (m.added_files_count, m.existing_files_count)]
     expected = sum(count for count in counts if count is not None)
     if None not in counts and num_files != expected:
         raise CorruptDataError(
             f"lake table {table.location()}: its manifests have {count_of(num_files, 'file')}, expected {expected} "
-            "by the manifest "
-            "list; restore its metadata, or rebuild the lake from the log (streamhouse retier)"
+            "from the manifest list; restore its metadata, or rebuild the lake from the log (streamhouse retier)"
         )
 
 
 def is_only_of(delete: DataFile, location: str) -> bool:
-    """Return whether a position delete file names positions of this data file only."""
+    """Return whether a position delete file applies to this data file only."""
     lower, upper = ((bounds or {}).get(PATH_ID) for bounds in (delete.lower_bounds, delete.upper_bounds))
     return lower == upper == location.encode()
 
@@ -276,7 +279,7 @@ def is_only_of(delete: DataFile, location: str) -> bool:
 def position_deletes(delete: DataFile, location: str) -> str:
     if delete.content != DataFileContent.POSITION_DELETES or delete.file_format != FileFormat.PARQUET:
         raise LakeMismatchError(
-            f"lake table {location} has deletes of a kind that cannot be read here ({delete.file_path}); compact the "
+            f"lake table {location} has an unsupported kind of deletes ({delete.file_path}); compact the "
             "table with the engine that wrote them"
         )
     return delete.file_path
@@ -293,8 +296,8 @@ def scan_files(
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, from manifests that can match.
 
-    Statistics cover the filter's columns and ``statistics_of``, columns of the table that ``how`` reads. Leaves out
-    files in partitions of other buckets than ``only_buckets``.
+    Statistics cover the filter's columns and ``statistics_of``, which ``how`` must include. Omits files in partitions
+    of other buckets than ``only_buckets``.
     """
     names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
@@ -347,7 +350,7 @@ def _own_deletes(task: FileScanTask) -> tuple[tuple[str, int], ...]:
 
 
 def _num_deleted(task: FileScanTask) -> int | None:
-    """Return the number of deleted rows. None if delete files cover other data files, or a position twice."""
+    """Return the number of deleted rows. None if delete files apply to other data files, or if several may overlap."""
     if not task.delete_files:
         return 0
     delete, *row_deletes = task.delete_files
@@ -376,65 +379,67 @@ def _statistics(file: DataFile, field_id: int, field_type: ice.PrimitiveType) ->
 
 
 def _columns_never_changed(before: Column, column: Column) -> bool:
-    """Return whether a column of another schema of the table is unrelated to the column or identical to it."""
+    """Return whether a column of another schema of the table is identical to this column or unrelated to it."""
     if before.name.casefold() != column.name.casefold() and before.id != column.id:
         return True
     return (before.id, before.name) == (column.id, column.name) and has_same_storage(before, column)
 
 
 def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Return whether a field of another schema of the lake is unrelated to the column or identical to it."""
+    """Return whether a field of another schema of the lake is identical to this column or unrelated to it."""
     if field.name.casefold() != name.casefold() and field.field_id != field_id:
         return True
     is_column = field.name == name and field.field_id == field_id
     return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)
 
 
-def snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:
-    return _describe_snapshot(place, metadata, require_snapshot(metadata, snapshot_id))
+def snapshot(binding: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:
+    return _describe_snapshot(binding, metadata, require_snapshot(metadata, snapshot_id))
 
 
-def snapshot_by_name(place: IcebergTableBinding, metadata: TableMetadata, name: str) -> LakeSnapshot:
+def snapshot_by_name(binding: IcebergTableBinding, metadata: TableMetadata, name: str) -> LakeSnapshot:
     snapshot = metadata.snapshot_by_name(name)
     if snapshot is None:
         raise SnapshotExpiredError(
-            f"lake table {metadata.location} has no tag or branch '{name}'; there are {', '.join(metadata.refs)}"
+            f"lake table {metadata.location} has no tag or branch '{name}'; choose one of {', '.join(metadata.refs)}"
         )
-    return _describe_snapshot(place, metadata, snapshot)
+    return _describe_snapshot(binding, metadata, snapshot)
 
 
-def snapshot_as_of(place: IcebergTableBinding, metadata: TableMetadata, timestamp_ms: int) -> LakeSnapshot:
-    times_ms = latest_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
+def snapshot_as_of(binding: IcebergTableBinding, metadata: TableMetadata, timestamp_ms: int) -> LakeSnapshot:
+    times_ms = latest_possible_times_ms([log_time_ms(metadata, entry) for entry in metadata.snapshot_log])
     entries = [e for e, time_ms in zip(metadata.snapshot_log, times_ms, strict=True) if time_ms <= timestamp_ms]
     if not entries:
         first = min(times_ms, default=None)
         raise SnapshotExpiredError(
-            f"lake table {metadata.location} has no snapshot from {timestamp_ms} ms or before; the oldest that is "
-            f"kept is from {first} ms; choose a later time"
+            f"lake table {metadata.location} has no snapshot at or before {timestamp_ms} ms; the oldest retained one "
+            f"is from {first} ms; choose a later time"
         )
-    # The last in log order: while a clock is slow, all snapshots get the time of their predecessor.
-    return _describe_snapshot(place, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
+    # The last in log order, because all snapshots get the time of their predecessor while a clock is slow.
+    return _describe_snapshot(binding, metadata, require_snapshot(metadata, entries[-1].snapshot_id))
 
 
 class IcebergScan(SnapshotScan):
-    """The scan of a snapshot: the one with an id, or the current one by the current schema."""
+    """The scan of a snapshot with the schema of its time, or of the current snapshot with the current schema."""
 
-    def __init__(self, place: IcebergTableBinding, table: Table, snapshot_id: int | None) -> None:
+    def __init__(self, binding: IcebergTableBinding, table: Table, snapshot_id: int | None) -> None:
         metadata = table.metadata
-        self._place = place
+        self._binding = binding
         self._table = table
         self._snapshot = metadata.current_snapshot() if snapshot_id is None else require_snapshot(metadata, snapshot_id)
         if self._snapshot is None or snapshot_id is None:
             self._schema = metadata.schema()
         else:
             self._schema = snapshot_schema(metadata, self._snapshot)
-        self._mapping = iceberg_columns(metadata, place.spec)
+        self._mapping = iceberg_columns(metadata, binding.spec)
 
     def describe(self) -> LakeSnapshot | None:
-        return None if self._snapshot is None else _describe_snapshot(self._place, self._table.metadata, self._snapshot)
+        return (
+            None if self._snapshot is None else _describe_snapshot(self._binding, self._table.metadata, self._snapshot)
+        )
 
     def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
-        return projection(self._schema, self._mapping, self._place.spec.schema, columns, schema)
+        return projection(self._schema, self._mapping, self._binding.spec.schema, columns, schema)
 
     def files(
         self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
@@ -442,7 +447,7 @@ class IcebergScan(SnapshotScan):
         if self._snapshot is None:
             return ()
         return scan_files(
-            self._table, self._snapshot, every, self._place.spec.num_buckets, statistics_of, node, buckets
+            self._table, self._snapshot, every, self._binding.spec.num_buckets, statistics_of, node, buckets
         )
 
     def is_unchanged(self, column: Column, field_id: int | None) -> bool:
@@ -453,18 +458,18 @@ class IcebergScan(SnapshotScan):
 
     @cached_property
     def _older_columns(self) -> Collection[Column]:
-        """Columns of all schemas of the table: other engines drop older ones of the lake."""
-        return {column for schema in self._place.spec.schemas.values() for column in schema.columns}
+        """Columns of all schemas of the table, because other engines may drop older schemas of the lake."""
+        return {column for schema in self._binding.spec.schemas.values() for column in schema.columns}
 
 
-def _describe_snapshot(place: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
-    uuid = place.spec.table_uuid
+def _describe_snapshot(binding: IcebergTableBinding, metadata: TableMetadata, snapshot: Snapshot) -> LakeSnapshot:
+    uuid = binding.spec.table_uuid
     try:
         offsets = offsets_at(metadata, snapshot, uuid)
     except LakeMismatchError:
         if snapshot.snapshot_id == metadata.current_snapshot_id:
             raise
-        return describe_snapshot(snapshot, None)  # of a former owner of the lake
+        return describe_snapshot(snapshot, None)  # a snapshot of a former owner of the lake
     if offsets is None and snapshot.snapshot_id == metadata.current_snapshot_id:
         offsets = newest_offsets(metadata, uuid)
     return describe_snapshot(snapshot, offsets)

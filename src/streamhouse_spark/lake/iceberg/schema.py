@@ -1,4 +1,4 @@
-"""Schemas and partition specs between a streamhouse table and Iceberg, and whether they fit."""
+"""Conversion of schemas and partition specs between a streamhouse table and Iceberg, and checks whether they fit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 FIELD_ID = b"PARQUET:field_id"
 PATH_ID = 2147483546
-"""Field of the data file's path in position deletes (Iceberg specification, reserved field ids)."""
+"""Field id of the data file's path in position deletes (Iceberg specification, reserved field ids)."""
 FORMAT_VERSION = 2
 
 _FROM_ARROW: dict[pa.DataType, ice.IcebergType] = {
@@ -75,9 +75,9 @@ _OF_TIMES = {transform: kind for kind, transform in _TIMES.items()}
 
 
 def iceberg_schema(schema: TableSchema, primary_key: Sequence[str] = ()) -> Schema:
-    """Return the Iceberg schema of a new lake table: the same columns in the same order, identified by the primary key.
+    """Return the Iceberg schema of a new lake table: the columns in order, with the primary key as identifier fields.
 
-    Iceberg has no floating-point identifiers: such a key is not declared to other engines.
+    Iceberg supports no floating-point identifiers, so a key with such a column is not declared.
     """
     keys = [position for position, column in enumerate(schema.columns, start=1) if column.name in set(primary_key)]
     is_declared = not any(pa.types.is_floating(schema.columns[position - 1].type) for position in keys)
@@ -117,7 +117,7 @@ def iceberg_type(arrow: pa.DataType, ids: Iterator[int]) -> ice.IcebergType:
 
 
 def nested_field_finder(schema: Schema) -> InnerOf:
-    """Return the function that returns the nested fields of a column of the schema; none for an unknown one."""
+    """Return the function that returns the nested fields of a column of the schema, or none for an unknown column."""
     types = {field.field_id: field.field_type for field in schema.fields}
     return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
@@ -141,9 +141,9 @@ def nested_field_ids(field_type: ice.IcebergType) -> dict[Path, int]:
 
 
 def lake_schema(schema: Schema) -> TableSchema:
-    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
+    """Return the columns of the lake table for Spark and the rest of the package. Their ids are the lake's field ids.
 
-    Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
+    Raises `LakeMismatchError` for a type that a streamhouse table does not support.
     """
     return TableSchema(
         tuple(
@@ -154,7 +154,7 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
-    """Return whether the lake stores a column of the Arrow type so; tinyint and smallint are int there."""
+    """Return whether the lake stores a column of the Arrow type as this type. It stores tinyint and smallint as int."""
     return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
 
 
@@ -171,14 +171,14 @@ def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
     arrow_type = _TO_ARROW.get(type(field_type))
     if arrow_type is None:
         raise LakeMismatchError(
-            f"column '{column}' of the lake table has the type {field_type}, which a streamhouse table cannot have; "
+            f"column '{column}' of the lake table has type {field_type}, which streamhouse tables do not support; "
             "read it with another engine, or cast the column in the lake"
         )
     return arrow_type
 
 
 def file_schema(schema: Schema) -> pa.Schema:
-    """Return the Arrow schema of a data file: Iceberg's own types, with field ids on every level."""
+    """Return the Arrow schema of a data file: Iceberg's types, with field ids on every level."""
     return pa.schema([_file_field(f.field_id, f.name, f.field_type, required=f.required) for f in schema.fields])
 
 
@@ -241,7 +241,7 @@ def iceberg_transform(part: own.PartitionField) -> IcebergTransform[Any, Any]:
 
 
 def to_own_field(transform: IcebergTransform[Any, Any], column: str) -> own.PartitionField | None:
-    """Return a field of a spec in the table's terms, or None if there is none, such as for a bucket."""
+    """Return a field of a spec in the table's terms, or None for a transform without them, such as a bucket."""
     if isinstance(transform, IdentityTransform):
         return own.PartitionField(column)
     if isinstance(transform, TruncateTransform):
@@ -263,14 +263,14 @@ def partition_types(spec: PartitionSpec, schema: Schema) -> list[ice.PrimitiveTy
 
 @dataclass(frozen=True, slots=True)
 class PartitionPaths:
-    """Partition paths as pyiceberg's `PartitionSpec` has them, also for dates and times outside Python's range."""
+    """Partition paths of pyiceberg's `PartitionSpec`, also for dates and times outside Python's range."""
 
     spec: PartitionSpec
 
     def partition_to_path(self, partition: Record, schema: Schema) -> str:
-        """Return the path; pyiceberg's summary collector calls this method by its name."""
+        """Return the path. pyiceberg's summary collector calls this method by name."""
         kinds = partition_types(self.spec, schema)
-        values = (partition[place] for place in range(len(kinds)))
+        values = (partition[index] for index in range(len(kinds)))
         return "/".join(map(_path_part, self.spec.fields, kinds, values))
 
 
@@ -295,7 +295,9 @@ def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
-    """Return the bucket of a file, by the column of `bucket_source`, or None if its partition does not determine it."""
+    """Return the bucket of a file, or None if its partition does not determine it. ``source_id`` is of
+    `bucket_source`.
+    """
     for position, field in enumerate(spec.fields):
         if field.source_id == source_id and _truncates(field, num_buckets):
             value = partition[position]
@@ -311,7 +313,7 @@ def describe_spec(spec: PartitionSpec, schema: Schema) -> list[str]:
     return [f"{field.transform}({schema.find_column_name(field.source_id)})" for field in spec.fields]
 
 
-# -- does an existing table fit? --------------------------------------------------------------------------------------
+# -- comparison with an existing table --------------------------------------------------------------------------------
 
 
 def find_differences(
@@ -323,8 +325,8 @@ def find_differences(
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """Return how the lake table, with columns ``lake`` and partitions ``lake_spec``, differs from the one for
-    ``schema``; empty if it fits.
+    """Describe the differences of the lake table, with columns ``lake`` and partitions ``lake_spec``, from
+    ``schema``.
     """
     problems = []
     if metadata.format_version != FORMAT_VERSION:
@@ -345,9 +347,9 @@ def find_differences(
         if column.name in primary_key and not field.required:
             problems.append(f"column '{column.name}' of the primary key is optional, expected required")
     problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    here, expected_here = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
-    if [t.casefold() for t in here] != [t.casefold() for t in expected_here]:
-        problems.append(f"partitioned by [{', '.join(here)}], expected [{', '.join(expected_here)}]")
+    actual, expected = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
+    if [t.casefold() for t in actual] != [t.casefold() for t in expected]:
+        problems.append(f"partitioned by [{', '.join(actual)}], expected [{', '.join(expected)}]")
     return problems
 
 

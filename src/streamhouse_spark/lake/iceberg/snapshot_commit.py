@@ -1,10 +1,10 @@
-"""Snapshot commits of the package: built from public parts of pyiceberg, validated on every attempt, committed by the
-catalog.
+"""Snapshot commits of the package: built from public parts of pyiceberg, validated in every attempt, and committed by
+the catalog.
 
 An attempt loads the latest metadata, validates the change against it, writes manifests, and commits with the
-requirement that the branch is unchanged. So no commit can come between validation and commit, on any attempt. The
-snapshot carries the uuid of the commit: if the catalog does not report the outcome, the snapshot chain shows it. No
-error path deletes a file: files of a lost attempt are orphans.
+requirement that the branch has not changed. So no commit can be between validation and commit, in any attempt. The
+snapshot contains the uuid of the commit: if the catalog does not report the outcome, the snapshot chain shows it. No
+error path deletes a file, so the files of a failed attempt are orphans.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, catalog_answers, expect, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of, translate_catalog_errors
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_commit, own_offsets
@@ -66,7 +66,9 @@ MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time must not commit; orphan removal may have their files."""
+"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
+files.
+"""
 OWN_PLACES = (
     "write.data.path",
     "write.metadata.path",
@@ -74,8 +76,10 @@ OWN_PLACES = (
     "write.location-provider.impl",
     NOT_BEFORE_PROPERTY,
 )
-"""Properties of a lake table that name its own locations or orphan removal. A table that starts with its files does not
-inherit them."""
+"""Properties of a lake table with its own locations or its orphan removal.
+
+Another table that starts with its files does not inherit them.
+"""
 ATTEMPTS_MAX = 20
 
 
@@ -85,22 +89,22 @@ class Change:
 
     operation: Operation
     added: Sequence[LakeFile] = ()
-    """Data files and delete files."""
+    """Data files and delete files to add."""
     removed: Sequence[str] = ()
-    """Locations of data files, each of which must be live."""
+    """Locations of data files to remove, all of which must be live."""
     removed_deletes: Sequence[str] = ()
-    """Locations of delete files, each of which must be live."""
+    """Locations of delete files to remove, all of which must be live."""
     removes_all: bool = False
-    """Whether the commit removes all data and delete files of the table."""
+    """Whether to remove all data and delete files of the table."""
     summary: Mapping[str, str] = field(default_factory=dict)
-    joins_manifests: bool = False
-    """Whether to merge all manifests as `manifest_groups` does, not only runs of small ones."""
+    merges_all_manifests: bool = False
+    """Whether to merge all manifests as in `group_manifests`, instead of only runs of small ones."""
     properties: Mapping[str, str] = field(default_factory=dict)
-    """Properties that the commit sets on the table."""
+    """Properties to set on the table."""
 
     @property
     def moves_tag(self) -> bool:
-        """Whether the package's tag moves to the snapshot: it has offsets."""
+        """Whether the package's tag moves to the snapshot, because it has offsets."""
         return bool(self.summary)
 
 
@@ -118,7 +122,7 @@ class SnapshotBuilder:
         self._snapshot_id = int(world.ids.new_uuid()[:16], 16) >> 1
         self._num_manifests = 0
         self._written: dict[str, bytes] = {}
-        """Location → bytes of files that are stored together, before any metadata names them."""
+        """Location → bytes of files that are stored together, before any metadata references them."""
 
     def build(self) -> tuple[Snapshot, tuple[TableUpdate, ...]]:
         manifests, removed = self._manifests()
@@ -179,7 +183,7 @@ class SnapshotBuilder:
         return manifests, [*removed_data, *removed_deletes]
 
     def _write_added(self, content: ManifestContent) -> list[ManifestFile]:
-        """Write a manifest of the added files for each of their partition specs."""
+        """Write a manifest of the added files for each partition spec."""
         by_spec: dict[int, list[ManifestEntry]] = {}
         for file in self._change.added:
             if (file.deletes is None) != (content == ManifestContent.DATA):
@@ -199,7 +203,8 @@ class SnapshotBuilder:
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return the parent's manifests of one kind without the removed files, and those files.
 
-        Delete manifests that lose files are merged into one: each round replaces delete files of many earlier ones.
+        Delete manifests with removed files are merged into one, because a round replaces delete files of many earlier
+        rounds.
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
@@ -212,24 +217,24 @@ class SnapshotBuilder:
         self._expect(manifests)
         for manifest in manifests:
             entries = manifest.fetch_manifest_entry(self._table.io)
-            removed_here = [e.data_file for e in entries if e.data_file.file_path in locations]
-            removed += removed_here
-            if not removed_here:
+            removed_files = [e.data_file for e in entries if e.data_file.file_path in locations]
+            removed += removed_files
+            if not removed_files:
                 remaining.append(manifest)
-            elif is_data:
-                left = [self._carry_entry(e, locations) for e in entries]
-                remaining.append(self._write_manifest(content, manifest.partition_spec_id, left))
+                continue
+            carried = [self._carry_entry(e, locations) for e in entries]
+            if is_data:
+                remaining.append(self._write_manifest(content, manifest.partition_spec_id, carried))
             else:
-                left = [self._carry_entry(e, locations) for e in entries]
-                rewritten.setdefault(manifest.partition_spec_id, []).extend(left)
+                rewritten.setdefault(manifest.partition_spec_id, []).extend(carried)
         missing = locations - {f.file_path for f in removed}
         if missing:
             raise CommitConflictError(
                 f"lake table {self._metadata.location}: {len(missing)} files that this commit replaces are no longer "
-                f"live, for example {min(missing)}; try again"
+                f"live, for example {min(missing)}; retry"
             )
-        joined = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
-        return [*joined, *remaining], removed
+        merged = [self._write_manifest(content, spec_id, entries) for spec_id, entries in rewritten.items()]
+        return [*merged, *remaining], removed
 
     def _carry_entry(self, entry: ManifestEntry, removed: set[str]) -> ManifestEntry:
         if entry.data_file.file_path in removed:
@@ -237,7 +242,7 @@ class SnapshotBuilder:
         return _manifest_entry(entry, ManifestEntryStatus.EXISTING, entry.snapshot_id)
 
     def _delete_all(self, manifests: list[ManifestFile]) -> tuple[list[ManifestFile], list[DataFile]]:
-        """Return manifests that mark each data file as deleted. No delete file is needed then."""
+        """Return manifests that mark each data file as deleted, and the removed files. Delete files are omitted."""
         retained, removed = [], []
         self._expect(manifests)
         for manifest in manifests:
@@ -249,13 +254,13 @@ class SnapshotBuilder:
         return retained, removed
 
     def _merge_manifests(self, manifests: list[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
-        """Merge small manifests, newest first, so that their number grows with the logarithm of the commits.
+        """Merge small manifests, newest first, so that their number grows with the logarithm of the number of commits.
 
-        Merges a run of at least `MANIFESTS_MIN_TO_MERGE`. The run ends before a manifest much larger than all newer
-        ones together, which is not worth a rewrite.
+        Merges a run of at least `MANIFESTS_MIN_TO_MERGE`. The run ends before a manifest that is much larger than all
+        newer ones together, because rewriting it is not worthwhile.
         """
-        if self._change.joins_manifests:
-            return [self._join_manifests(content, group) for group in manifest_groups(manifests)]
+        if self._change.merges_all_manifests:
+            return [self._join_manifests(content, group) for group in group_manifests(manifests)]
         mergeable = [
             m
             for m in manifests
@@ -276,7 +281,7 @@ class SnapshotBuilder:
         return [self._join_manifests(content, run), *(m for m in manifests if m.manifest_path not in joined)]
 
     def _join_manifests(self, content: ManifestContent, manifests: Sequence[ManifestFile]) -> ManifestFile:
-        """Write one manifest with the live entries of several of one partition spec."""
+        """Write one manifest with the live entries of several manifests of one partition spec."""
         if len(manifests) == 1:
             return manifests[0]
         self._expect(manifests)
@@ -327,7 +332,7 @@ class SnapshotBuilder:
             USER_PROPERTY: COMMIT_USER,
             COMMIT_PROPERTY: self._commit_uuid,
         }
-        # pyiceberg computes totals for appends and overwrites only; a replace counts like an overwrite.
+        # pyiceberg computes totals only for appends and overwrites. A replace is counted like an overwrite.
         adds_up_as = Operation.APPEND if self._change.operation == Operation.APPEND else Operation.OVERWRITE
         previous = self._parent.summary if self._parent else None
         totals = update_snapshot_summaries(Summary(adds_up_as, **properties), previous)
@@ -337,8 +342,8 @@ class SnapshotBuilder:
         return self._table.location_provider().new_metadata_location(name)
 
 
-def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
-    """Group manifests of one kind and partition spec, up to `MANIFEST_BYTES_TARGET` together unless one is larger."""
+def group_manifests(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile]]:
+    """Group manifests of one kind and partition spec, up to `MANIFEST_BYTES_TARGET` per group of several."""
     groups: list[list[ManifestFile]] = []
     filling: dict[tuple[ManifestContent, int], list[ManifestFile]] = {}
     for manifest in manifests:
@@ -353,7 +358,7 @@ def manifest_groups(manifests: Iterable[ManifestFile]) -> list[list[ManifestFile
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
-    """Writes a manifest of delete files, marked as such in its header and in the manifest list."""
+    """Writes a manifest of delete files, which its header and the manifest list mark as such."""
 
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
@@ -364,7 +369,7 @@ class _DeleteManifestWriter(ManifestWriterV2):
 
 
 def _set_ref(name: str, kind: SnapshotRefType, snapshot_id: int, metadata: TableMetadata) -> SetSnapshotRefUpdate:
-    """Point a reference at a snapshot, and keep its retention."""
+    """Return the update that points a reference to a snapshot and keeps its retention."""
     old = metadata.refs.get(name)
     return SetSnapshotRefUpdate.model_validate(
         {
@@ -410,36 +415,36 @@ def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
 
 
 Validation = Callable[[TableMetadata], Change]
-"""Validates the change against this metadata and returns it. Raises the obstacle otherwise."""
+"""Validates a change against this metadata and returns the change, or raises an error."""
 
 
-def commit_snapshot(place: IcebergTableBinding, validate: Validation) -> LakeSnapshot:
-    """Commit the change in one snapshot on top of the latest one.
+def commit_snapshot(binding: IcebergTableBinding, validate: Validation) -> LakeSnapshot:
+    """Commit the change in one snapshot after the latest one.
 
-    Raises the errors of ``validate``, `CommitConflictError` if other writers win too often, `CommitStateUnknownError`.
+    Raises the errors of ``validate``, `CommitConflictError` after too many conflicts, and `CommitStateUnknownError`.
     """
-    commit_uuid, name = place.world.ids.new_uuid(), ".".join(place.identifier)
+    commit_uuid, name = binding.world.ids.new_uuid(), ".".join(binding.identifier)
     for attempt in range(ATTEMPTS_MAX):
-        place.world.wait_to_retry(attempt)
+        binding.world.wait_to_retry(attempt)
         round_cache.forget()
         with round_cache.open():
-            snapshot = _attempt(place, validate, commit_uuid, attempt)
+            snapshot = _attempt(binding, validate, commit_uuid, attempt)
         if snapshot is not None:
-            return describe_snapshot(snapshot, own_offsets(snapshot, place.spec.table_uuid, name))
-    raise CommitConflictError(f"lake table {name}: other writers won {ATTEMPTS_MAX} times in a row; try again later")
+            return describe_snapshot(snapshot, own_offsets(snapshot, binding.spec.table_uuid, name))
+    raise CommitConflictError(f"lake table {name}: {ATTEMPTS_MAX} attempts conflicted with other writers; retry later")
 
 
-def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
-    """Try once, on the loaded version or not at all. Return the snapshot, or None if another writer won."""
-    catalog, identifier = place.catalog, place.identifier
-    with catalog_answers(f"{'.'.join(identifier)} was loaded"):
+def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
+    """Attempt the commit on the loaded version. Return the snapshot, or None if another writer won."""
+    catalog, identifier = binding.catalog, binding.identifier
+    with translate_catalog_errors(f"{'.'.join(identifier)} was loaded"):
         table = catalog.load_table(identifier)
-    landed = find_commit(table.metadata, commit_uuid)
-    if landed is not None:
-        return landed
+    committed = find_commit(table.metadata, commit_uuid)
+    if committed is not None:
+        return committed
     change = _validate_change(table, validate)
     try:
-        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, place.world).build()
+        snapshot, updates = SnapshotBuilder(table, change, commit_uuid, attempt, binding.world).build()
     except FileNotFoundError as error:
         round_cache.forget()
         _require_overtaken(catalog, table, error)
@@ -448,7 +453,7 @@ def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str,
         catalog.commit_table(table, _requirements(table.metadata, catalog), updates)
     except CommitFailedException:
         return None
-    except Exception as error:  # any error of a catalog's client: the table itself shows the outcome
+    except Exception as error:  # any error of a catalog's client; the table itself shows the outcome
         round_cache.forget()
         committed = _find_committed(catalog, identifier, commit_uuid, error)
         if committed is None:
@@ -458,7 +463,9 @@ def _attempt(place: IcebergTableBinding, validate: Validation, commit_uuid: str,
 
 
 def _validate_change(table: Table, validate: Validation) -> Change:
-    """Return the validated change. Prefetches the snapshot's manifest list, which the new snapshot builds on."""
+    """Return the validated change. Prefetches the manifest list of the current snapshot, which the new snapshot
+    extends.
+    """
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):
         return validate(table.metadata)
@@ -468,13 +475,13 @@ def _validate_change(table: Table, validate: Validation) -> Change:
 
 
 def _require_overtaken(catalog: Catalog, table: Table, error: FileNotFoundError) -> None:
-    """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
-    with catalog_answers(f"{'.'.join(table.name())} was loaded"):
-        now = catalog.load_table(table.name()).metadata.current_snapshot_id
-    if now == table.metadata.current_snapshot_id:
+    """Raise ``error`` unless there is a newer snapshot. Only then may metadata of the parent be missing."""
+    with translate_catalog_errors(f"{'.'.join(table.name())} was loaded"):
+        current_id = catalog.load_table(table.name()).metadata.current_snapshot_id
+    if current_id == table.metadata.current_snapshot_id:
         raise CorruptDataError(
-            f"lake table {table.location()}: metadata of its current snapshot {now} is missing ({error}); restore it, "
-            "or rebuild the lake from the log (streamhouse retier)"
+            f"lake table {table.location()}: metadata of its current snapshot {current_id} is missing ({error}); "
+            "restore it, or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 
@@ -484,27 +491,27 @@ def _find_committed(catalog: Catalog, identifier: Identifier, commit_uuid: str, 
         metadata = catalog.load_table(identifier).metadata
     except Exception as second:  # noqa: BLE001 - whatever a catalog's client raises
         raise CommitStateUnknownError(
-            f"lake table {'.'.join(identifier)}: the commit may or may not have happened ({error}), and looking it up "
-            f"failed ({second}); run the same tiering again, it repeats nothing that happened"
+            f"lake table {'.'.join(identifier)}: the outcome of the commit is unknown ({error}), and reading the table "
+            f"failed ({second}); retry the round, which does not repeat committed work"
         ) from error
     snapshot = find_commit(metadata, commit_uuid)
     if snapshot is None and isinstance(error, CommitStateUnknownException):
         raise CommitStateUnknownError(
-            f"lake table {'.'.join(identifier)}: the commit may still happen ({error}); run the same tiering again, it "
-            "repeats nothing that happened"
+            f"lake table {'.'.join(identifier)}: the commit may still be in flight ({error}); retry the round, which "
+            "does not repeat committed work"
         ) from error
     if snapshot is None and not isinstance(error, StreamhouseError):
         raise CommitStateUnknownError(
-            f"lake table {'.'.join(identifier)}: the catalog failed while committing ({type(error).__name__}: {error}) "
-            "and does not show the commit; run the same tiering again"
+            f"lake table {'.'.join(identifier)}: the catalog failed during the commit ({type(error).__name__}: "
+            f"{error}) and does not show it; retry the round"
         ) from error
     return snapshot
 
 
 def _requirements(metadata: TableMetadata, catalog: Catalog) -> tuple[TableRequirement, ...]:
-    """Return the requirements that let the catalog commit only on the validated state."""
+    """Return the requirements that make the catalog commit only on the validated state."""
     head = metadata.refs.get(MAIN_BRANCH)
-    # Only catalogs that check requirements in this process know ours; for others see `expiry`.
+    # Only catalogs that check requirements in this process support ours. See `expiry` for others.
     own = (_AssertNotBefore(not_before_ms=not_before_ms(metadata)),) if isinstance(catalog, MetastoreCatalog) else ()
     requirements: tuple[Any, ...] = (
         *own,
@@ -521,11 +528,11 @@ def not_before_ms(metadata: TableMetadata) -> int:
 
 
 class _AssertNotBefore(ValidatableTableRequirement):
-    """The requirement that no orphan removal has begun since the commit was validated."""
+    """The requirement that no orphan removal started after the commit was validated."""
 
     type: Literal["streamhouse-assert-not-before"] = "streamhouse-assert-not-before"
     not_before_ms: int
 
     def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
         if base_metadata is None or not_before_ms(base_metadata) != self.not_before_ms:
-            raise CommitFailedException("files were cleaned up since this commit was validated")
+            raise CommitFailedException("orphan files were removed after this commit was validated")

@@ -1,9 +1,9 @@
 """The snapshots of an Iceberg table and their log offsets, read without Iceberg's library.
 
-`ParsedSnapshots` has the needed parts of the library's metadata under the same names, so that all functions work with
-both. The offsets are in the summaries of the package's snapshots, found along the parent chain. The summary is
-authoritative. The tag `COMMIT_USER` moves in the same commit, so that no engine expires the latest snapshot with
-offsets. It is used only if an expiry cut the chain before any offsets.
+`ParsedSnapshots` has the needed parts of the library's metadata with their names, so that all functions work with both.
+The offsets are in the summaries of the package's snapshots, which are found along the parent chain. The tag
+`COMMIT_USER` moves in the same commit, so that no engine expires the latest snapshot with offsets. The tag is used only
+if an expiry cut the chain before any offsets.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import LakeRolledBackError
-from streamhouse_spark.lake.metadata_cache import RecentValues
+from streamhouse_spark.lake.metadata_cache import LruCache
 from streamhouse_spark.lake.snapshot_properties import (
     COMMIT_PROPERTY,
     OFFSETS_PROPERTY,
     USER_PROPERTY,
     LakeOffsets,
     make_lake_snapshot,
-    own_ms,
     parse_offsets,
+    writer_time_ms,
 )
 from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
-_parsed: RecentValues[bytes, ParsedSnapshots] = RecentValues(8)
+_parsed: LruCache[bytes, ParsedSnapshots] = LruCache(8)
 
 
 class AnySnapshot(Protocol):
@@ -90,7 +90,7 @@ class AnySnapshots(Protocol[AnySnapshot_co]):
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshot:
-    """An `AnySnapshot` parsed here."""
+    """An `AnySnapshot`, parsed here."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -101,14 +101,14 @@ class ParsedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRef:
-    """An `AnyRef` parsed here."""
+    """An `AnyRef`, parsed here."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshots:
-    """`AnySnapshots` parsed here."""
+    """`AnySnapshots`, parsed here."""
 
     location: str
     properties: Mapping[str, str]
@@ -124,10 +124,9 @@ class ParsedSnapshots:
 
 
 def read_snapshots(data: bytes) -> ParsedSnapshots | None:
-    """Parse metadata of format version 2, or return None for other versions and damage, which Iceberg's library
-    reports.
+    """Parse metadata of format version 2. Returns None for other versions and damage, which Iceberg's library reports.
 
-    The cache is keyed by content, so never stale.
+    The cache is keyed by content, so it is never stale.
     """
     if (snapshots := _parsed.get(data)) is not None:
         return snapshots
@@ -194,7 +193,7 @@ def offsets_at(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT, table_uui
 def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> LakeOffsets | None:
     """Return the offsets of the current snapshot, or None if the table never had any.
 
-    Raises `LakeRolledBackError` if the tag has later offsets than the current snapshot.
+    Raises `LakeRolledBackError` if the tagged snapshot has later offsets than the current one.
     """
     head = metadata.current_snapshot()
     offsets = offsets_at(metadata, head, table_uuid) if head else None
@@ -203,7 +202,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
         return offsets
     chain = list(iter_ancestor_snapshots(metadata, head)) if head else []
     if any(s.snapshot_id == tagged.snapshot_id for s in chain):
-        return offsets  # newer offsets on top of it, by a commit that did not move the tag
+        return offsets  # a commit with newer offsets did not move the tag
     oldest = chain[-1] if chain else None
     was_cut = oldest is not None and _sequence_number(oldest) > max(_sequence_number(tagged), 1)
     if offsets is None and was_cut:
@@ -212,14 +211,14 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     if holder is not None and _sequence_number(holder) > _sequence_number(tagged):
         return offsets
     raise LakeRolledBackError(
-        f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the newest log offsets is "
-        f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (the tag "
-        f"{COMMIT_USER} names it), or rebuild the lake from the log (streamhouse retier)"
+        f"lake table {metadata.location} was rolled back: snapshot {tagged.snapshot_id} with the latest log offsets is "
+        f"not an ancestor of the current snapshot {metadata.current_snapshot_id}; roll the lake forward to it (tag "
+        f"{COMMIT_USER}), or rebuild the lake from the log (streamhouse retier)"
     )
 
 
 def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT) -> Iterator[SnapshotT]:
-    """Return the snapshot and its ancestors, as far as they are retained."""
+    """Yield the snapshot and its retained ancestors, latest first."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: SnapshotT | None = snapshot
     while current is not None:
@@ -229,7 +228,7 @@ def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: Snapsho
 
 
 def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
-    """Return whether snapshot ``newer`` provably retains, unchanged, every data file of other engines in its ancestor
+    """Return whether snapshot ``newer`` provably retains, unchanged, the other engines' files of its ancestor
     ``older``.
 
     That is so if every commit after ``older`` is this package's, and removed no data file or rewrote only the package's
@@ -249,14 +248,14 @@ def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newe
 
 
 def iter_ancestors(metadata: TableMetadata, snapshot_id: int, table_uuid: str) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and its ancestors with their offsets, as far as they are retained."""
+    """Yield a snapshot and its retained ancestors with their offsets, latest first."""
     newest = metadata.snapshot_by_id(snapshot_id)
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():
         yield describe_snapshot(ancestor, offsets_at(metadata, ancestor, table_uuid))
 
 
 def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
-    """Return the snapshot in the current chain that a commit made."""
+    """Return the snapshot of a commit in the chain of the current snapshot, or None."""
     head = metadata.current_snapshot()
     chain = iter_ancestor_snapshots(metadata, head) if head else iter(())
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
@@ -278,9 +277,9 @@ def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOf
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
+    """Return the time by the clock of the snapshot's writer."""
     summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-    return own_ms(snapshot.timestamp_ms, summary)
+    return writer_time_ms(snapshot.timestamp_ms, summary)
 
 
 def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:

@@ -1,4 +1,6 @@
-"""The Iceberg lake table of one streamhouse table: format v2, only the user's columns, offsets in the summaries."""
+"""The Iceberg lake table of one streamhouse table: format v2, with only the user's columns, and offsets in
+summaries.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable, RearrangeableFiles
+from streamhouse_spark.lake.base import LakeTable, RewritableFiles
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
@@ -52,11 +54,11 @@ if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
 
 
-class IcebergLake(LakeTable, RearrangeableFiles):
+class IcebergLake(LakeTable, RewritableFiles):
     """The `LakeTable` of Iceberg."""
 
-    place: IcebergTableBinding
-    binding = IcebergTableBinding
+    binding: IcebergTableBinding
+    binding_type = IcebergTableBinding
     kind = "an Iceberg"
     metadata_tables = (
         "all_data_files",
@@ -78,7 +80,7 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     def relocation(self) -> IcebergRelocation | None:
         from streamhouse_spark.lake.iceberg.relocation import IcebergRelocation
 
-        return IcebergRelocation(self.place) if self.place.uses_files else None
+        return IcebergRelocation(self.binding) if self.binding.uses_files else None
 
     # -- snapshots ------------------------------------------------------------------------------------------------
 
@@ -86,52 +88,52 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         return round_cache.open()
 
     def newest(self) -> LakeSnapshot | None:
-        metadata = self.place.snapshots()
+        metadata = self.binding.snapshots()
         if metadata is None:
             return None
-        self.place.require_owner(metadata)
-        offsets = newest_offsets(metadata, self.place.spec.table_uuid)
+        self.binding.require_owner(metadata)
+        offsets = newest_offsets(metadata, self.binding.spec.table_uuid)
         head = metadata.current_snapshot()
         return None if head is None else describe_snapshot(head, offsets)
 
-    def marks(self) -> LakeValidators | None:
-        return self.place.marks()
+    def validators(self) -> LakeValidators | None:
+        return self.binding.validators()
 
     def head(self) -> LakeVersion | None:
-        file = self.place.newest_file()
-        return None if file is None else LakeVersion(file[0], self.content_of(file[1]), file[2])
+        file = self.binding.newest_file()
+        return None if file is None else LakeVersion(file[0], self.digest_of(file[1]), file[2])
 
     def snapshot(self, snapshot_id: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot
 
-        return snapshot(self.place, self._require_table("no snapshots").metadata, snapshot_id)
+        return snapshot(self.binding, self._require_table("no snapshots").metadata, snapshot_id)
 
     def snapshot_by_name(self, name: str) -> LakeSnapshot:
         """Return the snapshot of a tag or branch. Raises `SnapshotExpiredError` with the existing names."""
         from streamhouse_spark.lake.iceberg.scan import snapshot_by_name
 
-        return snapshot_by_name(self.place, self._require_table("no snapshots").metadata, name)
+        return snapshot_by_name(self.binding, self._require_table("no snapshots").metadata, name)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
         from streamhouse_spark.lake.iceberg.scan import snapshot_as_of
 
-        return snapshot_as_of(self.place, self._require_table("no snapshots").metadata, timestamp_ms)
+        return snapshot_as_of(self.binding, self._require_table("no snapshots").metadata, timestamp_ms)
 
     def ancestors(self, snapshot_id: int) -> Iterator[LakeSnapshot]:
-        table = self.place.require()
-        return iter_ancestors(table.metadata, snapshot_id, self.place.spec.table_uuid)
+        table = self.binding.require()
+        return iter_ancestors(table.metadata, snapshot_id, self.binding.spec.table_uuid)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_context(self) -> WriteContext:
         from streamhouse_spark.lake.iceberg.tiering_commit import write_context
 
-        return write_context(self.place)
+        return write_context(self.binding)
 
     def live_files(self, context: WriteContext, buckets: Collection[int]) -> Mapping[int, tuple[LiveFile, ...]]:
         from streamhouse_spark.lake.iceberg.tiering_commit import plan_data_files
 
-        return plan_data_files(self.place, context, buckets)
+        return plan_data_files(self.binding, context, buckets)
 
     def delete_rows(
         self,
@@ -144,11 +146,11 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     ) -> list[LakeFile]:
         from streamhouse_spark.lake.iceberg.row_deletes import write_file_deletes, write_row_deletes
 
-        written, moved = write_row_deletes(self.place, context, rows, added, with_older=with_older)
-        return [*written, *write_file_deletes(self.place, context, pending, moved)]
+        written, moved = write_row_deletes(self.binding, context, rows, added, with_older=with_older)
+        return [*written, *write_file_deletes(self.binding, context, pending, moved)]
 
     def keeps_files(self, older: int, newer: int) -> bool:
-        metadata = self.place.snapshots()
+        metadata = self.binding.snapshots()
         return metadata is not None and retains_external_files(metadata, older, newer)
 
     def _commit(
@@ -156,56 +158,56 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     ) -> LakeSnapshot | None:
         from streamhouse_spark.lake.iceberg.tiering_commit import commit_round
 
-        return commit_round(self.place, files, before, after, context)
+        return commit_round(self.binding, files, before, after, context)
 
     def _drop_partitions(self, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool) -> LakeDropReport:
         from streamhouse_spark.lake.iceberg.drop_partition import drop_partitions
 
-        return drop_partitions(self.place, chosen, below, dry_run=dry_run)
+        return drop_partitions(self.binding, chosen, below, dry_run=dry_run)
 
     # -- clones ---------------------------------------------------------------------------------------------------
 
     def require_clonable(self) -> None:
         from streamhouse_spark.lake.iceberg.clone import require_files
 
-        self.place.require_home("cloning the lake table")
-        require_files(self.place)
+        self.binding.require_home("cloning the lake table")
+        require_files(self.binding)
 
     def clone(self, state: TableState, snapshot_id: int) -> None:
         from streamhouse_spark.lake.iceberg.clone import clone
 
-        clone(self.place, self.with_state(state).place, snapshot_id)
+        clone(self.binding, self.with_state(state).binding, snapshot_id)
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def _open_scan(self, table: Table, snapshot_id: int | None) -> SnapshotScan:
         from streamhouse_spark.lake.iceberg.scan import IcebergScan
 
-        return IcebergScan(self.place, table, snapshot_id)
+        return IcebergScan(self.binding, table, snapshot_id)
 
     def list_named_files(self, snapshot_id: int) -> Sequence[str]:
         from streamhouse_spark.lake.iceberg.row_deletes import list_data_files
 
-        return list_data_files(self.place, snapshot_id)
+        return list_data_files(self.binding, snapshot_id)
 
     def read_with_offsets(
         self, bucket: int, offsets: OffsetRange, node: Node = ALWAYS_TRUE, *, snapshot_id: int | None = None
     ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-        if self.place.spec.primary_key:
+        if self.binding.spec.primary_key:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {self.place.spec.path}: changes {offsets} were asked for, the hot log no longer "
-                "has them, and the lake of a table with a primary key holds current rows only; start later, or set "
-                "failOnDataLoss=false to skip them"
+                f"bucket {bucket} of {self.binding.spec.path}: the hot log no longer has the changes {offsets}, and "
+                "the lake of a primary-key table has current rows only; start later, or set failOnDataLoss=false to "
+                "skip them"
             )
         return super().read_with_offsets(bucket, offsets, node, snapshot_id=snapshot_id)
 
     def missing_metadata(self, recorded: int) -> str | None:
-        return self.place.missing_metadata(recorded)
+        return self.binding.missing_metadata(recorded)
 
     def metadata_problems(self) -> Iterator[str]:
         from streamhouse_spark.lake.iceberg.metadata_inspection import find_metadata_problems
 
-        return find_metadata_problems(self.place)
+        return find_metadata_problems(self.binding)
 
     def _metadata_table(self, table: Table, name: str) -> pa.Table:
         from streamhouse_spark.lake.iceberg.metadata_inspection import metadata_table
@@ -217,8 +219,8 @@ class IcebergLake(LakeTable, RearrangeableFiles):
     def _compact(self, *, purge: bool, dry_run: bool, run: RunGroups | None) -> CompactReport:
         from streamhouse_spark.lake.iceberg.compaction import compact, compact_keyed
 
-        work = compact_keyed if self.place.spec.primary_key else compact
-        return work(self.place, purge=purge, dry_run=dry_run, run=run)
+        work = compact_keyed if self.binding.spec.primary_key else compact
+        return work(self.binding, purge=purge, dry_run=dry_run, run=run)
 
     def cluster(
         self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
@@ -226,31 +228,31 @@ class IcebergLake(LakeTable, RearrangeableFiles):
         from streamhouse_spark.lake.iceberg.compaction import cluster
 
         self._require_home_unless(dry_run, "clustering")
-        return cluster(self.place, how, files, dry_run=dry_run, run=run)
+        return cluster(self.binding, how, files, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None
     ) -> ExpireReport:
         from streamhouse_spark.lake.iceberg.expiry import expire
 
-        return expire(self.place, rules, dry_run=dry_run, tagged=tagged, claim=claim)
+        return expire(self.binding, rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     def _remove_orphans(self, *, grace_ms: int, dry_run: bool) -> list[str]:
         from streamhouse_spark.lake.iceberg.expiry import remove_orphans
 
-        return remove_orphans(self.place, grace_ms=grace_ms, dry_run=dry_run)
+        return remove_orphans(self.binding, grace_ms=grace_ms, dry_run=dry_run)
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         from streamhouse_spark.lake.iceberg.compaction import rewrite_manifests
 
-        self._require_home_unless(dry_run, "joining manifests")
-        return rewrite_manifests(self.place, dry_run=dry_run)
+        self._require_home_unless(dry_run, "merging manifests")
+        return rewrite_manifests(self.binding, dry_run=dry_run)
 
     def prune_metadata(self, *, dry_run: bool = False) -> list[str]:
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 
         self._require_home_unless(dry_run, "pruning metadata")
-        catalog = self.place.catalog
+        catalog = self.binding.catalog
         return (
-            catalog.prune_versions(self.place.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []
+            catalog.prune_versions(self.binding.identifier, dry_run=dry_run) if isinstance(catalog, FileCatalog) else []
         )

@@ -1,4 +1,4 @@
-"""Location and ownership of the Iceberg table of one streamhouse table: create, adopt, open, drop."""
+"""Location and ownership of the Iceberg table of one streamhouse table: creates, adopts, opens and drops it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import LAKE_PREFIX, find_recorded_root, is_same_place
+from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.base import LakeTableBinding
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, map_by_name
@@ -41,7 +41,7 @@ TABLE_PROPERTIES: Mapping[str, str] = {
     "commit.manifest-merge.enabled": "true",
     "commit.manifest.min-count-to-merge": "10",
     "write.metadata.previous-versions-max": "20",
-    # Versions are deleted only below a floor: deletion by count would free slots for a slow writer.
+    # Versions are deleted only below a low watermark: deletion by count would free slots for a slow writer.
     "write.metadata.delete-after-commit.enabled": "false",
     "write.parquet.compression-codec": "zstd",
     "write.target-file-size-bytes": str(TARGET_FILE_BYTES),
@@ -52,7 +52,7 @@ TABLE_PROPERTIES: Mapping[str, str] = {
 class IcebergTableBinding(LakeTableBinding["Table"]):
     """The location of one lake table in a catalog.
 
-    Iceberg's library is slow to load, so methods import it when needed. The latest snapshots do not need it.
+    Iceberg's library is slow to import, so only methods that need it import it. Reading the latest snapshots does not.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     ) -> None:
         if len(spec.bucket_key) > 1:
             raise LakeMismatchError(
-                f"table {spec.path} has {len(spec.bucket_key)} bucket keys ({', '.join(spec.bucket_key)}), Iceberg "
+                f"table {spec.path} has {len(spec.bucket_key)} bucket keys ({', '.join(spec.bucket_key)}), but Iceberg "
                 "buckets by one column; choose one, or disable the lake with table.datalake.enabled=false"
             )
         super().__init__(storage, spec, settings=settings, world=world)
@@ -80,13 +80,13 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return iceberg_columns(table.metadata, self.spec)
 
     def create_or_evolve(self) -> None:
-        """Create or migrate the table as `LakeTable.create_or_evolve` does. A new table gets its column map at once."""
+        """Create or migrate the table. A new table is created with its column map. See `LakeTable.create_or_evolve`."""
         from pyiceberg.exceptions import NamespaceAlreadyExistsError
         from pyiceberg.exceptions import TableAlreadyExistsError as IcebergTableExistsError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
         from streamhouse_spark.lake.iceberg.evolution import commit_columns, iceberg_columns
-        from streamhouse_spark.lake.iceberg.file_io import catalog_answers, commit_answers
+        from streamhouse_spark.lake.iceberg.file_io import translate_catalog_errors, translate_commit_errors
         from streamhouse_spark.lake.iceberg.schema import find_differences, iceberg_schema, partition_spec
 
         schema = iceberg_schema(self.spec.schema, self.spec.primary_key)
@@ -96,10 +96,13 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         for _ in range(ATTEMPTS_MAX):
             table = self.find()
             if table is None:
-                with suppress(NamespaceAlreadyExistsError), catalog_answers(f"{self.spec.path} was made"):
+                with suppress(NamespaceAlreadyExistsError), translate_catalog_errors(f"{self.spec.path} was made"):
                     self.catalog.create_namespace(self.identifier[:-1])
                 properties = {**TABLE_PROPERTIES, **self._identity(schema), "format-version": "2"}
-                with suppress(IcebergTableExistsError), commit_answers(f"making the lake table of {self.spec.path}"):
+                with (
+                    suppress(IcebergTableExistsError),
+                    translate_commit_errors(f"making the lake table of {self.spec.path}"),
+                ):
                     self.catalog.create_table(
                         self.identifier, schema, self._new_location(), spec, properties=properties
                     )
@@ -112,7 +115,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             if problems := evolved.differences or fits:
                 raise LakeMismatchError(
                     f"the Iceberg table at {table.location()} does not fit {self.spec.path}: {'; '.join(problems)}; "
-                    "change it, or build the lake at another place (streamhouse retier)"
+                    "change it, or rebuild the lake at another location (streamhouse retier)"
                 )
             is_right = not is_own or evolved.columns == iceberg_columns(table.metadata, self.spec)
             is_right &= evolved.schema is table.schema() and evolved.spec.spec_id == table.metadata.default_spec_id
@@ -124,15 +127,15 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             return
         if table is not None:
             raise CommitConflictError(
-                f"the Iceberg table at {table.location()} was changed by others {ATTEMPTS_MAX} times; try again"
+                f"the Iceberg table at {table.location()} changed concurrently in {ATTEMPTS_MAX} attempts; retry"
             )
         raise LakeMismatchError(
-            f"the place of the Iceberg table {'.'.join(self.identifier)} is taken by an Iceberg table that was "
-            "dropped in its catalog and whose files are there; purge it there, or create the table under another name"
+            f"the name of the Iceberg table {'.'.join(self.identifier)} is taken by a table that was dropped in its "
+            "catalog without its files; purge it there, or create the table with another name"
         )
 
     def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
-        """Return the evolved schema. A table still to be adopted must have the columns already."""
+        """Return the evolved schema. A table to adopt must already have the columns."""
         from streamhouse_spark.lake.iceberg.evolution import Evolved, evolve_lake
         from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
@@ -143,7 +146,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return Evolved(metadata.schema(), columns, (), metadata.spec())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
-        """Return the properties with the lake table's owner and its column map."""
+        """Return the properties that identify the owner of the lake table, with its column map."""
         from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         fields = [(field.field_id, field.name) for field in schema.fields]
@@ -151,7 +154,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
-        from streamhouse_spark.lake.iceberg.file_io import commit_answers, manifests_of
+        from streamhouse_spark.lake.iceberg.file_io import manifests_of, translate_commit_errors
 
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
@@ -162,18 +165,18 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         manifests = manifests_of(table.io, head) if head is not None else []
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
             raise LakeMismatchError(
-                f"the Iceberg table at {table.location()} has rows already, which {self.spec.path} would not know of; "
-                "make a table of it (adopt_table), or build the lake at another place (streamhouse retier)"
+                f"the Iceberg table at {table.location()} has rows that {self.spec.path} does not have; "
+                "adopt it as a table (adopt_table), or rebuild the lake at another location (streamhouse retier)"
             )
-        with commit_answers(f"lake table {table.location()}"), table.transaction() as transaction:
+        with translate_commit_errors(f"lake table {table.location()}"), table.transaction() as transaction:
             transaction.set_properties(self._identity(table.schema()))
 
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table if it is this table's. Another table's lake at the location stays."""
+        """Drop the lake table, unless another table owns it."""
         from pyiceberg.exceptions import NoSuchTableError
 
         from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-        from streamhouse_spark.lake.iceberg.file_io import commit_answers
+        from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 
         table = self.find()
         if table is not None:
@@ -183,11 +186,11 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         if owner != self.spec.table_uuid:
             return
         drop = self.catalog.purge_table if purge else self.catalog.drop_table
-        with suppress(NoSuchTableError), commit_answers(f"dropping lake table {'.'.join(self.identifier)}"):
+        with suppress(NoSuchTableError), translate_commit_errors(f"dropping lake table {'.'.join(self.identifier)}"):
             drop(self.identifier)
 
     def require_owner(self, metadata: AnySnapshots[AnySnapshot]) -> None:
-        """Raise `LakeMismatchError` if the lake table is not this table's."""
+        """Raise `LakeMismatchError` if another table owns the lake table."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
             raise self._external_table_error(metadata.location, owner)
@@ -208,9 +211,9 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             return FileCatalog(self.storage, world=self.world, properties=properties)
         from pyiceberg.catalog import load_catalog
 
-        from streamhouse_spark.lake.iceberg.file_io import catalog_answers
+        from streamhouse_spark.lake.iceberg.file_io import translate_catalog_errors
 
-        with catalog_answers(f"it was opened for {self.spec.path}"):
+        with translate_catalog_errors(f"it was opened for {self.spec.path}"):
             return load_catalog(properties.pop("name", "lake"), **properties)
 
     @property
@@ -220,7 +223,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
 
     @property
     def identifier(self) -> Identifier:
-        """The identifier from the location at creation: renaming the table does not affect its lake table."""
+        """The identifier, from the location at creation. Renaming the table does not change it."""
         database, _, name = self.spec.location.removeprefix(LAKE_PREFIX).partition("/")
         return (database, name if self.uses_files else name.replace("-", "_"))
 
@@ -230,22 +233,22 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return StorageFiles(self.storage).location_of(self.spec.location)
 
     def load(self) -> Table:
-        """Read the latest state. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
-        from streamhouse_spark.lake.iceberg.file_io import catalog_answers
+        """Return the latest state. Raises pyiceberg's `NoSuchTableError`, `StorageError`, `CorruptDataError`."""
+        from streamhouse_spark.lake.iceberg.file_io import translate_catalog_errors
 
         name = ".".join(self.identifier)
-        with catalog_answers(f"{name} of {self.spec.path} was loaded"):
+        with translate_catalog_errors(f"{name} of {self.spec.path} was loaded"):
             try:
                 return self.catalog.load_table(self.identifier)
             except FileNotFoundError as error:
                 raise CorruptDataError(
-                    f"the Iceberg catalog names metadata of {name} ({self.spec.path}) that is not there ({error}): the "
-                    "catalog was put back to an older copy and the lake's files were not, or the other way round. Put "
-                    "both back to copies of one time, or rebuild the lake from the log (streamhouse retier)"
+                    f"the Iceberg catalog refers to missing metadata of {name} ({self.spec.path}): {error}; an older "
+                    "copy of either the catalog or the lake's files was restored. Restore both from copies of the same "
+                    "time, or rebuild the lake from the log (streamhouse retier)"
                 ) from error
 
     def find(self) -> Table | None:
-        """Return the result of `load`, or None if there is no lake table."""
+        """Return the result of `load`, or None if the lake table is absent."""
         from pyiceberg.exceptions import NoSuchTableError
 
         try:
@@ -254,7 +257,9 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             return None
 
     def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
-        """Return the snapshots of the latest state, or None if there is no lake table. Raises as `load` does."""
+        """Return the snapshots of the latest state, or None if the lake table is absent. Raises the errors of
+        `load`.
+        """
         key = self._key
         if key is not None:
             version = newest_version(self.storage, self.world, key)
@@ -267,8 +272,8 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         table = self.find()
         return None if table is None else table.metadata
 
-    def marks(self) -> LakeValidators | None:
-        """Return the objects that reveal the next change, or None if there are none, or no lake table."""
+    def validators(self) -> LakeValidators | None:
+        """Return the objects whose changes reveal the next change, or None without such objects or a lake table."""
         key = self._key
         version = None if key is None else newest_version(self.storage, self.world, key)
         if key is None or version is None:
@@ -277,7 +282,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return LakeValidators((version_key(key, version.number),), absent)
 
     def newest_file(self) -> tuple[str, bytes, str] | None:
-        """Return key and bytes of the latest version, and the key of the next, or None if there is none."""
+        """Return key and bytes of the latest version, and the key of the next version. None without a lake table."""
         key = self._key
         version = None if key is None else newest_version(self.storage, self.world, key)
         if key is None or version is None:
@@ -285,8 +290,9 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return version_key(key, version.number), version.data, version_key(key, version.number + 1)
 
     def missing_metadata(self, recorded: int) -> str | None:
-        """Return the lost metadata file as `LakeTable.missing_metadata` does. A version in the hint must have existed:
-        the hint is written after it.
+        """Return the lost metadata file. See `LakeTable.missing_metadata`.
+
+        A version in the hint must have existed, because the hint is written after it.
         """
         key = self._key
         if key is None:
@@ -302,11 +308,11 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
 
     @property
     def _key(self) -> str | None:
-        """Return the folder of the table in a `FileCatalog`, or None in another catalog."""
+        """The folder of the table in a `FileCatalog`, or None in another catalog."""
         return self.spec.location if self.uses_files else None
 
     def _external_table_error(self, location: str, owner: str | None) -> LakeMismatchError:
         return LakeMismatchError(
             f"the Iceberg table at {location} belongs to {f'table {owner}' if owner else 'nobody'}, expected table "
-            f"{self.spec.table_uuid} ({self.spec.path}); build the lake at another place (streamhouse retier)"
+            f"{self.spec.table_uuid} ({self.spec.path}); rebuild the lake at another location (streamhouse retier)"
         )

@@ -1,4 +1,4 @@
-"""One tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
+"""A tiering round in the lake: the context of its tasks, and the commit fenced by offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.iceberg.evolution import require_brought_up
+from streamhouse_spark.lake.iceberg.evolution import require_lake_migrated
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
 from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, not_before_ms
@@ -19,16 +19,16 @@ from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, Write
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 
-def write_context(place: IcebergTableBinding) -> WriteContext:
-    table = place.require()
-    place.require_owner(table.metadata)
-    require_brought_up(table.metadata, place.spec)
+def write_context(binding: IcebergTableBinding) -> WriteContext:
+    table = binding.require()
+    binding.require_owner(table.metadata)
+    require_lake_migrated(table.metadata, binding.spec)
     properties = {k: v for k, v in table.properties.items() if k.startswith(("write.parquet.", "write.metadata."))}
     head = table.metadata.current_snapshot_id
     file_spec = IcebergFileSpec(
-        table.schema(), table.spec(), data_location(table), properties, place.storage.now_ms(), head
+        table.schema(), table.spec(), data_location(table), properties, binding.storage.now_ms(), head
     )
-    spec = place.spec
+    spec = binding.spec
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
@@ -39,30 +39,30 @@ def data_location(table: Table) -> str:
 
 
 def plan_data_files(
-    place: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
+    binding: IcebergTableBinding, context: WriteContext, buckets: Collection[int]
 ) -> dict[int, tuple[LiveFile, ...]]:
-    """Return the data files as `LakeTable.live_files` does."""
+    """Return the data files by bucket. See `LakeTable.live_files`."""
     file_spec = IcebergFileSpec.from_json(context.lake)
     if file_spec.snapshot_id is None:
         return dict.fromkeys(buckets, ())
-    table = place.require()
+    table = binding.require()
     snapshot = table.metadata.snapshot_by_id(file_spec.snapshot_id)
     if snapshot is None:
         raise CommitConflictError(
-            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, which this round began with, was "
-            "expired; try again"
+            f"lake table {table.location()}: snapshot {file_spec.snapshot_id}, with which this round started, expired; "
+            "retry"
         )
-    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, place.spec.num_buckets)
+    return find_live_files(table, snapshot, file_spec.field_ids(context.primary_key), buckets, binding.spec.num_buckets)
 
 
 def commit_round(
-    place: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+    binding: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
-    """Commit a round as `LakeTable.commit` does."""
+    """Commit a round. See `LakeTable.commit`."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    is_keyed = bool(place.spec.primary_key)
+    is_keyed = bool(binding.spec.primary_key)
     if not is_keyed:
         data = [file for file in files if file.deletes is None]
         require_dense(data, new.starts if is_truncated else expected.ends, new.ends)
@@ -72,51 +72,51 @@ def commit_round(
     file_spec = IcebergFileSpec.from_json(context.lake)
 
     def validated(metadata: TableMetadata) -> Change:
-        place.require_owner(metadata)
+        binding.require_owner(metadata)
         require_shape(metadata, file_spec)
-        offsets = newest_offsets(metadata, place.spec.table_uuid)
+        offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
-        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
-        summary = moved.to_properties(place.spec.table_uuid)
+        moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
+        summary = moved.to_properties(binding.spec.table_uuid)
         if is_keyed or has_deletes:
             require_snapshot_as_planned(metadata, file_spec.snapshot_id)
-        require_written(place, metadata, files, file_spec)
+        require_written(binding, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
             operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
             return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
         return Change(operation, added=files, removes_all=True, summary=summary)
 
-    return commit_snapshot(place, validated)
+    return commit_snapshot(binding, validated)
 
 
 def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) -> None:
-    """Require that nothing was committed since positions were looked up: rows may have moved or been deleted."""
+    """Require that nothing was committed after positions were read, because rows may have moved or been deleted."""
     if metadata.current_snapshot_id != planned:
         raise CommitConflictError(
-            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, rows were looked "
-            f"up in snapshot {planned}; try again"
+            f"lake table {metadata.location}: the current snapshot is {metadata.current_snapshot_id}, expected "
+            f"{planned}, from which rows were read; retry"
         )
 
 
 def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
-    here = (metadata.current_schema_id, metadata.default_spec_id)
+    current = (metadata.current_schema_id, metadata.default_spec_id)
     planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
-    if here != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
+    if current != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:
         raise CommitConflictError(
-            f"lake table {metadata.location}: schema and partition spec are {here} now, the files were written for "
-            f"{planned}; tier again"
+            f"lake table {metadata.location}: schema and partition spec are {current}, expected {planned}, for which "
+            "the files were written; retry the round"
         )
 
 
 def require_written(
-    place: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
+    binding: IcebergTableBinding, metadata: TableMetadata, files: Sequence[LakeFile], file_spec: IcebergFileSpec
 ) -> None:
-    """Require that the files exist as written, and that no orphan removal since may have deleted them."""
+    """Require that the files exist with their written size, and that no later orphan removal may have deleted them."""
     if file_spec.planned_ms < not_before_ms(metadata):
         raise CommitConflictError(
-            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, and files from "
-            f"before {not_before_ms(metadata)} ms that nothing needed were cleaned up; tier again"
+            f"lake table {metadata.location}: this round was planned at {file_spec.planned_ms} ms, but orphan files "
+            f"from before {not_before_ms(metadata)} ms were removed; retry the round"
         )
 
-    require_present(place.files_at, files)
+    require_present(binding.files_at, files)

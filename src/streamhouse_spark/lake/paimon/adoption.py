@@ -113,8 +113,8 @@ class PaimonAdoption(LakeAdoption):
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
         """Read the rows by bucket. Rejects rows with one sequence number or in another bucket than their key's."""
-        place = self._place(spec)
-        table = place.require()
+        binding = self._place(spec)
+        table = binding.require()
         _require_unchanged(table, examined)
         if table.snapshot is None:
             return
@@ -122,13 +122,13 @@ class PaimonAdoption(LakeAdoption):
         mapping = add_external_nested_ids(map_by_name(fields, spec.schema), table.schema, table.schemas)
         how = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
-        for file in scan_files(place, table, table.snapshot, table.schema, how, ()):
+        for file in scan_files(binding, table, table.snapshot, table.schema, how, ()):
             assert file.bucket is not None, "seen by `examine`"
             by_bucket.setdefault(file.bucket, []).extend(file.splits())
         for bucket, splits in sorted(by_bucket.items()):
             batches: list[pa.RecordBatch] = []
             for split in splits:
-                files = place.files_at(split.location)
+                files = binding.files_at(split.location)
                 if split.merge is None:
                     batches += read_split(files, split, how)
                     continue
@@ -142,11 +142,11 @@ class PaimonAdoption(LakeAdoption):
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
         """Claim the lake table; see the module."""
-        place = self._place(spec)
-        place.require_home("adoption")
-        claimed = _put_claim(place, examined)
+        binding = self._place(spec)
+        binding.require_home("adoption")
+        claimed = _put_claim(binding, examined)
         # An engine that expires snapshots keeps those with offsets.
-        place.storage.put(place.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
+        binding.storage.put(binding.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:
             if JSON.to_json(table.schema) != JSON.to_json(claimed):
@@ -156,27 +156,27 @@ class PaimonAdoption(LakeAdoption):
             properties = LakeOffsets(offsets).to_properties(spec.table_uuid)
             return Change(is_compaction=table.snapshot is not None, properties=properties)
 
-        snapshot = commit_snapshot(place, validated)
-        seal_snapshot(place, snapshot)
+        snapshot = commit_snapshot(binding, validated)
+        seal_snapshot(binding, snapshot)
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
         """Release the lake table. **Commit point:** the next schema file, without the owner. The tag and consumer that
         retained snapshots are deleted before it.
         """
-        place = self._place(spec)
-        place.require_home("releasing the lake table")
-        table = place.find()
+        binding = self._place(spec)
+        binding.require_home("releasing the lake table")
+        table = binding.find()
         if table is None or table.owner != spec.table_uuid:
             return
         options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
         before = _schema_before_claim(table).options.get(_KEPT_BY_RELEASE)
         options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
         options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
-        for key in (place.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
-            place.storage.delete(key)
-        place.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
-        if place.require().owner == spec.table_uuid:
+        for key in (binding.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
+            binding.storage.delete(key)
+        binding.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
+        if binding.require().owner == spec.table_uuid:
             raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
 
     def _place(self, spec: LakeTableSpec) -> PaimonTableBinding:
@@ -246,9 +246,9 @@ def _schema_changed_error(location: str) -> CommitConflictError:
     )
 
 
-def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
+def _put_claim(binding: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
     """Store the schema with the lake's owner; it is durable on return. Raises `CommitConflictError`."""
-    table, spec = place.require(), place.spec
+    table, spec = binding.require(), binding.spec
     _require_unchanged(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
     columns = map_by_name(fields, spec.schema, spec.schema_id)
@@ -256,11 +256,11 @@ def _put_claim(place: PaimonTableBinding, examined: AdoptionCandidate) -> Paimon
         TABLE_UUID_PROPERTY: spec.table_uuid,
         COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
     }
-    claimed = _next_schema(table.schema, options, place.world.clock.now_ms())
+    claimed = _next_schema(table.schema, options, binding.world.clock.now_ms())
     if find_differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
         raise _schema_changed_error(table.location)  # its columns changed
-    place.put_schema(claimed)
-    now = place.require()
+    binding.put_schema(claimed)
+    now = binding.require()
     if now.schema.id != claimed.id or now.owner != spec.table_uuid:
         raise _schema_changed_error(table.location)
     return claimed

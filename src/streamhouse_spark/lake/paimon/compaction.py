@@ -20,7 +20,7 @@ from streamhouse_spark.core.json_codec import Portable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.file_access import FilesAhead, files_of_group, offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
@@ -45,9 +45,9 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
 )
 from streamhouse_spark.lake.parquet.compaction import (
     COMPACT_FILES_MIN,
-    SPREAD_BYTES_MAX,
+    DISTRIBUTED_BYTES_MAX,
     CompactGroup,
-    Rewritten,
+    RewrittenGroup,
     RunGroups,
     StoredFile,
     limit_to_budget,
@@ -85,68 +85,70 @@ class RewriteTask(Portable):
     context: WriteContext
     projection: LakeProjection
 
-    def written(self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
-        files = FilesAhead(storage, settings, group.splits())
+    def written(
+        self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
+        files = PrefetchedFiles(storage, settings, group.splits())
         spec = PaimonFileSpec.from_json(self.context.lake)
         files_written = merge_group(group, FileOutput(self.context, spec, files, world.ids), self.projection)
-        return Rewritten(tuple(files_written), group.num_rows)
+        return RewrittenGroup(tuple(files_written), group.num_rows)
 
 
-def find_current(place: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
+def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
     if not dry_run:
-        place.migrate_columns()
-    table = place.find()
+        binding.migrate_columns()
+    table = binding.find()
     if table is None or table.snapshot is None:
         return None
-    place.require_owner(table)
+    binding.require_owner(table)
     return table, table.snapshot
 
 
-def compact(place: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
+def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
     """Compact a log table as `LakeTable.compact` does.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
     repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
     were deleted.
     """
-    current = find_current(place, dry_run=dry_run)
+    current = find_current(binding, dry_run=dry_run)
     if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
         return CompactReport()
     table, planned = current
-    num_buckets = PaimonFileSpec(table.schema, table.location, place.storage.now_ms()).num_buckets
-    reader = MetadataReader(table, PaimonFiles(place.files))
+    num_buckets = PaimonFileSpec(table.schema, table.location, binding.storage.now_ms()).num_buckets
+    reader = MetadataReader(table, PaimonFiles(binding.files))
     entries = {
         reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
 
     stored = [_stored_file(location, entry) for location, entry in entries.items()]
     sizes = {file.location: file.size_bytes for file in stored}
-    footers = partial(offset_files, place.storage, place.settings, sizes, place.spec.writers)
-    groups = plan_groups(stored, footers, target_bytes=place.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
+    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
+    groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
-        groups = list(limit_to_budget(groups, None if run is None else SPREAD_BYTES_MAX))
+        groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
     removed = [entries[file.location] for group in groups for file in group.files]
     rows = sum(group.num_rows for group in groups)
     if not groups or dry_run:
         return CompactReport(len(removed), len(groups), rows)
-    context = write_context(place)
+    context = write_context(binding)
     spec = PaimonFileSpec.from_json(context.lake)
-    task = RewriteTask(context, own_projection(table, place.spec))
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    task = RewriteTask(context, own_projection(table, binding.spec))
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location)
 
     def validated(table: PaimonTable) -> Change:
-        place.require_owner(table)
-        require_shape(place, table, spec)
-        require_present(place.files_at, added)
+        binding.require_owner(table)
+        require_shape(binding, table, spec)
+        require_present(binding.files_at, added)
         if table.snapshot is None or table.snapshot.index_manifest is not None:
             raise CommitConflictError(
                 f"lake table {table.location}: another engine deleted rows while files were being merged; try again"
             )
-        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, table.snapshot))
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, table.snapshot))
 
-    snapshot = describe_snapshot(place, commit_snapshot(place, validated))
+    snapshot = describe_snapshot(binding, commit_snapshot(binding, validated))
     return CompactReport(len(removed), len(added), rows, snapshot)
 
 
@@ -213,7 +215,7 @@ class KeyedRewriteTask(Portable):
     held: Mapping[int, int]
     """The lake's offsets."""
 
-    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten:
+    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
         """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
@@ -228,19 +230,19 @@ class KeyedRewriteTask(Portable):
                 f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
                 f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
             )
-        return Rewritten(tuple(files_written), rows.num_read)
+        return RewrittenGroup(tuple(files_written), rows.num_read)
 
 
 def compact_keyed(
-    place: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
+    binding: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
     """Compact a primary-key table as `LakeTable.compact` does."""
-    table = place.find()
+    table = binding.find()
     if table is None or table.snapshot is None:
         return CompactReport()
-    place.require_owner(table)
-    entries = live_entries(place, table)
-    num_buckets = place.spec.num_buckets
+    binding.require_owner(table)
+    entries = live_entries(binding, table)
+    num_buckets = binding.spec.num_buckets
     groups = [
         KeyedGroup(tuple(members))
         for (*_, total_buckets), members in group_files(entries).items()
@@ -250,20 +252,20 @@ def compact_keyed(
     removed = [entry for group in chosen for entry in group.entries]
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
-    rewriting = _GroupResolver(place, table)
-    run = run or make_local_runner(place.storage, place.settings, place.world)
+    rewriting = _GroupResolver(binding, table)
+    run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     groups_of_files = [rewriting.files_of(group) for group in chosen]
     added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
     limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
-        place.require_owner(newest)
-        require_shape(place, newest, rewriting.file_spec)
-        _require_untouched(newest.location, live_entries(place, newest), removed, limits)
-        require_present(place.files_at, added)
-        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+        binding.require_owner(newest)
+        require_shape(binding, newest, rewriting.file_spec)
+        _require_untouched(newest.location, live_entries(binding, newest), removed, limits)
+        require_present(binding.files_at, added)
+        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
 
-    committed = describe_snapshot(place, commit_snapshot(place, validated))
+    committed = describe_snapshot(binding, commit_snapshot(binding, validated))
     num_rows = sum(file.num_rows for file in added)
     purged_rows = sum(group.num_rows for group in chosen) - num_rows
     return CompactReport(len(removed), len(added), num_rows, committed, purged_rows=purged_rows)
@@ -272,16 +274,16 @@ def compact_keyed(
 class _GroupResolver:
     """Resolves groups for tasks, which write the lake's own columns."""
 
-    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
+    def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
         lake = table.schema
-        self._reader = MetadataReader(table, PaimonFiles(place.files))
-        self._by: LakeProjection = merge_projection(key_projection(lake, table, place.spec))
-        how = projection(lake, paimon_columns(lake, place.spec, table.schemas), place.spec.schema, None, None)
-        self.file_spec = KeyValueFileSpec(lake, table.location, place.storage.now_ms())
-        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
+        self._reader = MetadataReader(table, PaimonFiles(binding.files))
+        self._by: LakeProjection = merge_projection(key_projection(lake, table, binding.spec))
+        how = projection(lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None)
+        self.file_spec = KeyValueFileSpec(lake, table.location, binding.storage.now_ms())
+        offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
-        context = WriteContext(place.spec.table_uuid, how.schema, place.spec.target_file_bytes, spec, keys)
+        context = WriteContext(binding.spec.table_uuid, how.schema, binding.spec.target_file_bytes, spec, keys)
         self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
 
     def files_of(self, group: KeyedGroup) -> GroupFiles:

@@ -1,9 +1,9 @@
 """Partition drops in a Paimon lake of a log table, in one snapshot with unchanged offsets.
 
-**Commit point:** the snapshot file, of Paimon's kind OVERWRITE; an empty one above it keeps other engines from
+**Commit point:** the snapshot file, of Paimon's kind OVERWRITE. An empty snapshot after it prevents other engines from
 replacing it. Every attempt validates that it is based on the snapshot whose files were selected; after another commit,
 files are selected again. Files whose rows were all appended before the drop are removed whole. A file that also has
-later rows, after concurrent tiering or compaction, is rewritten with these rows.
+later rows, because of concurrent tiering or compaction, is rewritten with these rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from streamhouse_spark.lake.parquet.copy_on_write import (
     FilesToDrop,
     find_files_to_drop,
     require_tiered,
-    rewrite_partial_files,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeSplit
@@ -43,55 +42,55 @@ from streamhouse_spark.lake.validation import require_present
 
 
 def drop_partitions(
-    place: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
+    binding: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
-    """Drop partitions as `LakeTable.drop_partitions` does. Raises `CommitConflictError` to be called again."""
-    current = find_current(place, dry_run=dry_run)
+    """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
+    current = find_current(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
     table, planned = current
-    files_to_drop = _find_files_to_drop(place, table, planned, chosen, below)
+    files_to_drop = _find_files_to_drop(binding, table, planned, chosen, below)
     report = files_to_drop.report()
     if not files_to_drop.files or dry_run:
         return report
-    context = write_context(place)
+    context = write_context(binding)
     spec = PaimonFileSpec.from_json(context.lake)
-    output = FileOutput(context, spec, place.files_at(table.location), place.world.ids)
-    added = rewrite_partial_files(files_to_drop.cut, output, own_projection(table, place.spec), place.files_at)
+    output = FileOutput(context, spec, binding.files_at(table.location), binding.world.ids)
+    added = files_to_drop.rewrite_partial_files(output, own_projection(table, binding.spec), binding.files_at)
 
     def validated(newest: PaimonTable) -> Change:
-        place.require_owner(newest)
-        offsets = offsets_at(place, newest.snapshot) if newest.snapshot is not None else None
+        binding.require_owner(newest)
+        offsets = offsets_at(binding, newest.snapshot) if newest.snapshot is not None else None
         require_tiered(newest.location, offsets.offsets if offsets else {}, below)
         _require_as_planned(newest, planned)
         if added:
-            require_shape(place, newest, spec)
-            require_present(place.files_at, added)
-        properties = files_to_drop.properties_after(offsets, place.spec.table_uuid)
+            require_shape(binding, newest, spec)
+            require_present(binding.files_at, added)
+        properties = files_to_drop.properties_after(offsets, binding.spec.table_uuid)
         return Change(added, removed=files_to_drop.files, is_overwrite=True, properties=properties)
 
-    sealed = seal_snapshot(place, commit_snapshot(place, validated))
-    return replace(report, snapshot=describe_snapshot(place, sealed))
+    sealed = seal_snapshot(binding, commit_snapshot(binding, validated))
+    return replace(report, snapshot=describe_snapshot(binding, sealed))
 
 
 def _require_as_planned(table: PaimonTable, planned: Snapshot) -> None:
-    """Require that nothing was committed since the files were selected. Names of manifest lists are unique."""
+    """Require that the latest snapshot is the planned one. Names of manifest lists identify snapshots."""
     newest = table.snapshot
     if newest is None or newest.delta_manifest_list != planned.delta_manifest_list:
         raise CommitConflictError(
-            f"lake table {table.location}: the newest snapshot is {newest.id if newest else None}, files were looked "
-            f"up in snapshot {planned.id}; try again"
+            f"lake table {table.location}: the latest snapshot is {newest.id if newest else None}, expected "
+            f"{planned.id}, from which files were selected; retry"
         )
 
 
 def _find_files_to_drop(
-    place: PaimonTableBinding,
+    binding: PaimonTableBinding,
     table: PaimonTable,
     snapshot: Snapshot,
     chosen: PartitionMatches,
     below: Mapping[int, int],
 ) -> FilesToDrop[ManifestEntry]:
-    reader = MetadataReader(table, PaimonFiles(place.files))
+    reader = MetadataReader(table, PaimonFiles(binding.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
 
@@ -102,4 +101,4 @@ def _find_files_to_drop(
             if chosen.holds(partition):
                 yield entry, LakeSplit(reader.location(entry), entry.file.file_size, entry.file.row_count)
 
-    return find_files_to_drop(candidates(), place.files_at, place.spec.writers, below)
+    return find_files_to_drop(candidates(), binding.files_at, binding.spec.writers, below)

@@ -66,7 +66,7 @@ def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Map
     return replace(mapping, elsewhere=column_mapping.nested_fields_changed_by_lake(forms))
 
 
-def require_brought_up(lake: PaimonSchema, spec: LakeTableSpec) -> None:
+def require_lake_migrated(lake: PaimonSchema, spec: LakeTableSpec) -> None:
     """Require what `column_map.require_migrated` does; ``lake`` is the latest schema."""
     column_mapping.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 

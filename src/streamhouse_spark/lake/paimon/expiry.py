@@ -54,55 +54,57 @@ from streamhouse_spark.storage.prefetch import ReadsMany, call_both, delete_all,
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
 
-def list_history(place: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
-    older = [number for number in (place.snapshots.ids() if listed is None else listed) if number < newest.id]
-    read = {s.id: s for s in map_with_store_concurrency(place.storage, place.snapshots.find, older) if s is not None}
+    older = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < newest.id]
+    read = {
+        s.id: s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, older) if s is not None
+    }
     snapshots = [newest]
     while snapshots[-1].id > 1 and (
-        below := read.get(snapshots[-1].id - 1) or place.snapshots.find(snapshots[-1].id - 1)
+        below := read.get(snapshots[-1].id - 1) or binding.snapshots.find(snapshots[-1].id - 1)
     ):
         snapshots.append(below)
     return snapshots[::-1]
 
 
-def find_strays(place: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
     """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
-    below = [number for number in (place.snapshots.ids() if listed is None else listed) if number < oldest.id]
-    return [s for s in map_with_store_concurrency(place.storage, place.snapshots.find, below) if s is not None]
+    below = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < oldest.id]
+    return [s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, below) if s is not None]
 
 
-def list_tag_and_branch_snapshots(place: PaimonTableBinding) -> list[Snapshot]:
+def list_tag_and_branch_snapshots(binding: PaimonTableBinding) -> list[Snapshot]:
     """Return the snapshots of tags, and of branches with their tags.
 
     Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which is not supported.
     """
-    location, storage = place.spec.location, place.storage
+    location, storage = binding.spec.location, binding.storage
     looks: list[Callable[[], list[str]]] = [
         lambda: storage.list_names(f"{location}/changelog/"),
         lambda: storage.list_names(f"{location}/branch/"),
-        place.snapshots.tags,
+        binding.snapshots.tags,
     ]
     changelogs, branch_names, tags = map_with_store_concurrency(storage, lambda look: look(), looks)
     if changelogs:
         raise LakeMismatchError(
-            f"lake table {place.location} has changelogs retained by another engine; expire its snapshots and remove "
+            f"lake table {binding.location} has changelogs retained by another engine; expire its snapshots and remove "
             "orphans with that engine"
         )
     branches = [SnapshotManager(storage, f"{location}/branch/{name}") for name in branch_names]
     of_branches = (branch.find(snapshot_id) for branch in branches for snapshot_id in branch.ids())
     of_their_tags = (branch.snapshot_of_tag(name) for branch in branches for name in branch.tags())
-    of_tags = map_with_store_concurrency(storage, place.snapshots.snapshot_of_tag, tags)
+    of_tags = map_with_store_concurrency(storage, binding.snapshots.snapshot_of_tag, tags)
     return [snapshot for snapshot in (*of_tags, *of_their_tags, *of_branches) if snapshot is not None]
 
 
 class ReachableFiles:
     """Finds the files that snapshots need, by location. Reads each manifest once."""
 
-    def __init__(self, place: PaimonTableBinding, table: PaimonTable) -> None:
-        self._place = place
+    def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
+        self._binding = binding
         self._table = table
-        self._reader = _CachingReader(table, PaimonFiles(place.files))
+        self._reader = _CachingReader(table, PaimonFiles(binding.files))
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -128,7 +130,7 @@ class ReachableFiles:
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
         """Return the snapshots, with their metadata prefetched concurrently if the store is remote."""
         expected = list(snapshots)
-        if isinstance(self._place.storage, ReadsMany):
+        if isinstance(self._binding.storage, ReadsMany):
             self._reader.expect_all(expected)
         return expected
 
@@ -157,7 +159,7 @@ class ReachableFiles:
         self, snapshot: Snapshot, error: SnapshotExpiredError
     ) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
-        if self._place.snapshots.find(snapshot.id) is None:
+        if self._binding.snapshots.find(snapshot.id) is None:
             return CommitConflictError(f"{where} changed while its files were listed ({error}); try again")
         return CorruptDataError(
             f"{where}: metadata of snapshot {snapshot.id} is missing ({error}), so nothing is deleted; restore it, or "
@@ -212,7 +214,7 @@ class _CachingReader(MetadataReader):
 
 
 def expire(
-    place: PaimonTableBinding,
+    binding: PaimonTableBinding,
     rules: Sequence[ExpiryRules],
     *,
     dry_run: bool,
@@ -224,35 +226,35 @@ def expire(
 
     Raises `CommitConflictError` if another process expired the same snapshots concurrently.
     """
-    table = place.find()
+    table = binding.find()
     if table is None or table.snapshot is None:
         return ExpireReport()
-    place.require_owner(table)
+    binding.require_owner(table)
     newest = table.snapshot
-    listed, consumers = call_both(place.storage, place.snapshots.ids, partial(next_consumer_snapshots, place))
-    snapshots = list_history(place, newest, listed)
-    cut = max(_first_retained(place, snapshots, rule, [*consumers, *tagged]) for rule in rules)
-    expired = [*find_strays(place, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    listed, consumers = call_both(binding.storage, binding.snapshots.ids, partial(next_consumer_snapshots, binding))
+    snapshots = list_history(binding, newest, listed)
+    cut = max(_first_retained(binding, snapshots, rule, [*consumers, *tagged]) for rule in rules)
+    expired = [*find_strays(binding, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
     if not expired:
         return ExpireReport()
     retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
-    reach = ReachableFiles(place, table)
+    reach = ReachableFiles(binding, table)
     candidates = reach.files_of_dropped(expired)
     if not dry_run:
-        reach.needed([*retained, *list_tag_and_branch_snapshots(place)])  # finds damage before anything is deleted
+        reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])  # finds damage before anything is deleted
         if claim is not None:
             claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
-        place.snapshots.expire([snapshot.id for snapshot in expired], cut)
+        binding.snapshots.expire([snapshot.id for snapshot in expired], cut)
     # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
-    files = _deletion_order(place, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(place)]))
+    files = _deletion_order(binding, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)]))
     if not dry_run:
-        for _, files_of_depth in groupby(files, key=partial(_depth, place)):
-            delete_all(place.storage, [place.files.key_of(location) for location in files_of_depth])
+        for _, files_of_depth in groupby(files, key=partial(_depth, binding)):
+            delete_all(binding.storage, [binding.files.key_of(location) for location in files_of_depth])
     return ExpireReport(tuple(snapshot.id for snapshot in expired), tuple(files))
 
 
 def _first_retained(
-    place: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
+    binding: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
     """Return the number of the oldest snapshot that stays. Consumers and tags need those in ``waited_for``.
 
@@ -261,7 +263,7 @@ def _first_retained(
     """
     newest = snapshots[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
-    now_ms = place.storage.now_ms()
+    now_ms = binding.storage.now_ms()
     times_ms = effective_times_ms([own_time_ms(snapshot) for snapshot in snapshots], now_ms)
     limits += [s.id for s, time_ms in zip(snapshots, times_ms, strict=True) if now_ms - time_ms < rule.ms][:1]
     cut = min(limits)
@@ -269,13 +271,13 @@ def _first_retained(
     return int(carriers[-1] if carriers else snapshots[0].id)
 
 
-def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
+def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
     """Return the snapshots that consumers have yet to read."""
-    folder = f"{place.spec.location}/consumer/"
+    folder = f"{binding.spec.location}/consumer/"
 
     def next_of(name: str) -> int | None:
         try:
-            return int(json.loads(place.storage.read(folder + name))["nextSnapshot"])
+            return int(json.loads(binding.storage.read(folder + name))["nextSnapshot"])
         except ObjectNotFoundError:
             return None
         except (ValueError, TypeError, KeyError) as error:
@@ -284,53 +286,53 @@ def next_consumer_snapshots(place: PaimonTableBinding) -> list[int]:
                 "or delete it where the consumer is no longer needed"
             ) from error
 
-    next_numbers = map_with_store_concurrency(place.storage, next_of, place.storage.list_names(folder))
+    next_numbers = map_with_store_concurrency(binding.storage, next_of, binding.storage.list_names(folder))
     return [number for number in next_numbers if number is not None]
 
 
-def _deletion_order(place: PaimonTableBinding, locations: set[str]) -> list[str]:
+def _deletion_order(binding: PaimonTableBinding, locations: set[str]) -> list[str]:
     """Sort data files first, then manifests, then their lists, without other engines' files outside the warehouse."""
-    inside = [location for location in locations if place.files.holds(location)]
-    return sorted(inside, key=lambda file: (*_depth(place, file), file))
+    inside = [location for location in locations if binding.files.holds(location)]
+    return sorted(inside, key=lambda file: (*_depth(binding, file), file))
 
 
-def _depth(place: PaimonTableBinding, file: str) -> tuple[bool, bool]:
+def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
     """Rank data files before manifests before their lists: each is named by files of the next kind."""
-    return file.startswith(f"{place.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
+    return file.startswith(f"{binding.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
 
 
-def remove_orphans(place: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
+def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
     """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
 
     Returns their keys. Keeps other files of other engines. Raises `CommitConflictError` if the table changed
     concurrently.
     """
-    table = place.find()
+    table = binding.find()
     if table is None:
         return []
-    place.require_owner(table)
-    not_before_ms = place.storage.now_ms() - grace_ms
+    binding.require_owner(table)
+    not_before_ms = binding.storage.now_ms() - grace_ms
     old, needed = call_both(
-        place.storage, partial(_old_files, place, not_before_ms), partial(_referenced_paths, place, table)
+        binding.storage, partial(_old_files, binding, not_before_ms), partial(_referenced_paths, binding, table)
     )
     orphans = _exclude(old, needed)
     if dry_run or not orphans:
         return orphans
-    _commit_not_before(place, not_before_ms)
+    _commit_not_before(binding, not_before_ms)
     round_cache.forget()
-    table = place.require()
-    if files_not_before_ms(place, table.snapshot) < not_before_ms:
+    table = binding.require()
+    if files_not_before_ms(binding, table.snapshot) < not_before_ms:
         raise CommitConflictError(
             f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; try again"
         )
-    orphans = _exclude(old, _referenced_paths(place, table))  # again: a round may have committed before that snapshot
-    delete_all(place.storage, orphans)
+    orphans = _exclude(old, _referenced_paths(binding, table))  # again: a round may have committed before that snapshot
+    delete_all(binding.storage, orphans)
     return orphans
 
 
-def _old_files(place: PaimonTableBinding, not_before_ms: int) -> list[str]:
-    base = f"{place.spec.location}/"
-    listed = (info for info in place.storage.list(base) if info.modified_ms < not_before_ms)
+def _old_files(binding: PaimonTableBinding, not_before_ms: int) -> list[str]:
+    base = f"{binding.spec.location}/"
+    listed = (info for info in binding.storage.list(base) if info.modified_ms < not_before_ms)
     return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))
 
 
@@ -341,33 +343,33 @@ def _may_be_orphan(path: str) -> bool:
     return folder not in _METADATA_FOLDERS and path.endswith(".parquet")
 
 
-def _referenced_paths(place: PaimonTableBinding, table: PaimonTable) -> set[str]:
-    reach = ReachableFiles(place, table)
+def _referenced_paths(binding: PaimonTableBinding, table: PaimonTable) -> set[str]:
+    reach = ReachableFiles(binding, table)
     named, (history, strays) = call_both(
-        place.storage, partial(list_tag_and_branch_snapshots, place), partial(_list_history, place, table)
+        binding.storage, partial(list_tag_and_branch_snapshots, binding), partial(_list_history, binding, table)
     )
     needed = reach.needed([*named, *history]) | reach.files_of_dropped(strays)
-    return {place.files.key_of(location) for location in needed if place.files.holds(location)}
+    return {binding.files.key_of(location) for location in needed if binding.files.holds(location)}
 
 
-def _list_history(place: PaimonTableBinding, table: PaimonTable) -> tuple[list[Snapshot], list[Snapshot]]:
+def _list_history(binding: PaimonTableBinding, table: PaimonTable) -> tuple[list[Snapshot], list[Snapshot]]:
     """Return the snapshots up to the latest one, and those below a gap."""
     if table.snapshot is None:
         return [], []
-    listed = place.snapshots.ids()
-    snapshots = list_history(place, table.snapshot, listed)
-    return snapshots, find_strays(place, snapshots[0], listed)
+    listed = binding.snapshots.ids()
+    snapshots = list_history(binding, table.snapshot, listed)
+    return snapshots, find_strays(binding, snapshots[0], listed)
 
 
 def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
     return [key for key in keys if key not in needed]
 
 
-def _commit_not_before(place: PaimonTableBinding, not_before_ms: int) -> None:
+def _commit_not_before(binding: PaimonTableBinding, not_before_ms: int) -> None:
     def validated(table: PaimonTable) -> Change:
-        place.require_owner(table)
-        moment_ms = max(files_not_before_ms(place, table.snapshot), not_before_ms)
-        properties = {**carry_offsets(place, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
+        binding.require_owner(table)
+        moment_ms = max(files_not_before_ms(binding, table.snapshot), not_before_ms)
+        properties = {**carry_offsets(binding, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
         return Change(is_compaction=True, properties=properties)
 
-    commit_snapshot(place, validated)
+    commit_snapshot(binding, validated)

@@ -16,7 +16,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.paths import plain_location
+from streamhouse_spark.core.warehouse_layout import plain_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.predicates import (
     Bounds,
@@ -188,9 +188,9 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
     return f"{table_location}/{rest}" if below else external_path
 
 
-def live_entries(place: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
+def live_entries(binding: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
     """Return the data files of the latest snapshot of a state."""
-    return MetadataReader(table, PaimonFiles(place.files)).live_entries(table.snapshot)
+    return MetadataReader(table, PaimonFiles(binding.files)).live_entries(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

@@ -20,56 +20,56 @@ from streamhouse_spark.lake.types import COMMIT_USER
 REWRITTEN = "reads go on without it, and the next round writes it again"
 
 
-def metadata_table(place: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
+def metadata_table(binding: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
     """Return the metadata table with this name, in types that Spark supports."""
     with paimon_metadata(table.location):
-        builder = system_table_loader.load(name, table.store(PaimonFiles(place.files))).new_read_builder()
+        builder = system_table_loader.load(name, table.store(PaimonFiles(binding.files))).new_read_builder()
         return convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 
 
-def find_metadata_problems(place: PaimonTableBinding) -> Iterator[str]:
+def find_metadata_problems(binding: PaimonTableBinding) -> Iterator[str]:
     """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
-    table = place.find()
+    table = binding.find()
     if table is None or table.snapshot is None:
         return
-    yield from _find_hint_problems(place)
-    ids = place.snapshots.ids()
-    tag = place.snapshots.tagged_newest()
+    yield from _find_hint_problems(binding)
+    ids = binding.snapshots.ids()
+    tag = binding.snapshots.tagged_newest()
     last = max([*ids, table.snapshot.id, *([] if tag is None else [tag.id])])
     absent = sorted(set(range(min(ids, default=last), last + 1)).difference(ids))
-    yield from (f"lake file {place.snapshots.key_of(number)} is missing; restore it" for number in absent)
+    yield from (f"lake file {binding.snapshots.key_of(number)} is missing; restore it" for number in absent)
     for number in ids:
-        yield from _find_snapshot_problems(place, table, number)
-    tags = place.snapshots.tags()
+        yield from _find_snapshot_problems(binding, table, number)
+    tags = binding.snapshots.tags()
     if commit_of(table.snapshot) is not None and COMMIT_USER not in tags:
-        yield f"lake file {place.snapshots.tag_key(COMMIT_USER)} is missing; {REWRITTEN}"
+        yield f"lake file {binding.snapshots.tag_key(COMMIT_USER)} is missing; {REWRITTEN}"
     for name in tags:
         try:
-            yield from _find_file_problems(place, table, place.snapshots.snapshot_of_tag(name))
+            yield from _find_file_problems(binding, table, binding.snapshots.snapshot_of_tag(name))
         except StreamhouseError as error:
             yield str(error)
 
 
-def _find_hint_problems(place: PaimonTableBinding) -> Iterator[str]:
+def _find_hint_problems(binding: PaimonTableBinding) -> Iterator[str]:
     try:
-        if not place.storage.read(place.snapshots.hint_key).strip().isdigit():
-            yield f"lake file {place.snapshots.hint_key} names no snapshot; {REWRITTEN}"
-        place.storage.size_bytes(place.snapshots.consumer_key)
-        next_consumer_snapshots(place)
+        if not binding.storage.read(binding.snapshots.hint_key).strip().isdigit():
+            yield f"lake file {binding.snapshots.hint_key} names no snapshot; {REWRITTEN}"
+        binding.storage.size_bytes(binding.snapshots.consumer_key)
+        next_consumer_snapshots(binding)
     except StreamhouseError as error:
         yield f"{error}; {REWRITTEN}"
 
 
-def _find_snapshot_problems(place: PaimonTableBinding, table: PaimonTable, number: int) -> Iterator[str]:
+def _find_snapshot_problems(binding: PaimonTableBinding, table: PaimonTable, number: int) -> Iterator[str]:
     try:
-        yield from _find_file_problems(place, table, place.snapshots.find(number))
+        yield from _find_file_problems(binding, table, binding.snapshots.find(number))
     except StreamhouseError as error:
-        if number in place.snapshots.ids():
+        if number in binding.snapshots.ids():
             yield str(error)
 
 
-def _find_file_problems(place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
+def _find_file_problems(binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
     """Read all manifests of a snapshot. Raises the errors of a read."""
     if snapshot is not None:
-        MetadataReader(table, PaimonFiles(place.files)).live_entries(snapshot)
+        MetadataReader(table, PaimonFiles(binding.files)).live_entries(snapshot)
     yield from ()

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.paths import find_recorded_root, is_same_place, plain_location
+from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place, plain_location
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.paimon.expiry import ReachableFiles, list_history, list_tag_and_branch_snapshots
@@ -28,8 +28,8 @@ _FOLDERS: Final = ("snapshot/snapshot-", "tag/tag-", "schema/schema-")
 class PaimonRelocation:
     """The `LakeRelocation` of Paimon."""
 
-    def __init__(self, place: PaimonTableBinding) -> None:
-        self._place = place
+    def __init__(self, binding: PaimonTableBinding) -> None:
+        self._binding = binding
         self.num_written = 0
         self._manifests: dict[str, tuple[str, int] | None] = {}
 
@@ -38,7 +38,7 @@ class PaimonRelocation:
 
         Only external paths are absolute: without them, the metadata contains no location.
         """
-        for name in self._place.storage.list_names(f"{self._place.spec.location}/{MANIFEST_FOLDER}/"):
+        for name in self._binding.storage.list_names(f"{self._binding.spec.location}/{MANIFEST_FOLDER}/"):
             if "list" in name or not name.startswith("manifest-"):
                 continue
             for record in self._read(name).records:
@@ -48,35 +48,35 @@ class PaimonRelocation:
         return None
 
     def needed(self) -> set[str]:
-        table = self._place.find()
+        table = self._binding.find()
         if table is None or table.snapshot is None:
             return set()
-        locations = ReachableFiles(self._place, table).needed(
-            [*list_history(self._place, table.snapshot), *list_tag_and_branch_snapshots(self._place)]
+        locations = ReachableFiles(self._binding, table).needed(
+            [*list_history(self._binding, table.snapshot), *list_tag_and_branch_snapshots(self._binding)]
         )
-        return {self._place.files.key_of(location) for location in locations if self._place.files.holds(location)}
+        return {self._binding.files.key_of(location) for location in locations if self._binding.files.holds(location)}
 
     def relocate(self, new_uuid: str | None) -> None:
-        table = self._place.find()
-        if table is None or table.owner not in (self._place.spec.table_uuid, new_uuid):
+        table = self._binding.find()
+        if table is None or table.owner not in (self._binding.spec.table_uuid, new_uuid):
             return
         # The latest schema holds the owner, so it is replaced last: an interrupted run continues.
         for key in self._files():
-            data = self._place.storage.read(key)
+            data = self._binding.storage.read(key)
             text = self._relocate_snapshot(key, data.decode())
             if new_uuid is not None:
-                text = text.replace(self._place.spec.table_uuid, new_uuid)
+                text = text.replace(self._binding.spec.table_uuid, new_uuid)
             if text.encode() != data:
-                self._place.storage.put(key, text.encode())
+                self._binding.storage.put(key, text.encode())
                 self.num_written += 1
 
     def _files(self) -> Iterator[str]:
-        base = f"{self._place.spec.location}/"
-        roots = [base, *(f"{base}branch/{name}/" for name in self._place.storage.list_names(f"{base}branch/"))]
+        base = f"{self._binding.spec.location}/"
+        roots = [base, *(f"{base}branch/{name}/" for name in self._binding.storage.list_names(f"{base}branch/"))]
         for root in reversed(roots):
             for folder in _FOLDERS:
                 parent, _, prefix = folder.rpartition("/")
-                names = self._place.storage.list_names(f"{root}{parent}/")
+                names = self._binding.storage.list_names(f"{root}{parent}/")
                 yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
 
     def _relocate_snapshot(self, key: str, text: str) -> str:
@@ -120,7 +120,7 @@ class PaimonRelocation:
         if self._root_of(record) is None:
             return record
         branch, path = record["_FILE"]["_EXTERNAL_PATH"]
-        moved = external_location(self._place.files, self._place.location, path)
+        moved = external_location(self._binding.files, self._binding.location, path)
         return {**record, "_FILE": {**record["_FILE"], "_EXTERNAL_PATH": (branch, moved)}}
 
     def _root_of(self, record: dict[str, Any]) -> str | None:
@@ -128,21 +128,21 @@ class PaimonRelocation:
         _, path = record["_FILE"].get("_EXTERNAL_PATH") or (0, None)
         if not path:
             return None
-        location = self._place.spec.location
+        location = self._binding.spec.location
         table, below, _ = plain_location(path).partition(f"/{location}/")
         root = find_recorded_root(f"{table}/{location}", location) if below else None
-        return None if root is None or is_same_place(root, self._place.storage.url) else root
+        return None if root is None or is_same_place(root, self._binding.storage.url) else root
 
     def _read(self, name: str) -> Any:
-        key = f"{self._place.spec.location}/{MANIFEST_FOLDER}/{name}"
+        key = f"{self._binding.spec.location}/{MANIFEST_FOLDER}/{name}"
         try:
-            return read_avro(self._place.storage.read(key), key)
+            return read_avro(self._binding.storage.read(key), key)
         except ObjectNotFoundError as error:
             raise SnapshotExpiredError(f"lake file {key} is missing: it expired meanwhile; run it again") from error
 
     def _write(self, kind: str, data: bytes) -> tuple[str, int]:
-        name = f"{kind}-{self._place.world.ids.new_uuid()}"
-        with self._place.storage.create(f"{self._place.spec.location}/{MANIFEST_FOLDER}/{name}") as sink:
+        name = f"{kind}-{self._binding.world.ids.new_uuid()}"
+        with self._binding.storage.create(f"{self._binding.spec.location}/{MANIFEST_FOLDER}/{name}") as sink:
             sink.write(data)
         self.num_written += 1
         return name, len(data)

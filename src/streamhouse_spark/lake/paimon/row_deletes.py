@@ -23,7 +23,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import offset_files
+from streamhouse_spark.lake.file_access import read_offset_files
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
@@ -57,27 +57,27 @@ _NO_ROWS: Final = OffsetSet.dense(0, 0)
 
 
 def rewrite_files_without(
-    place: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetSet]
+    binding: PaimonTableBinding, context: WriteContext, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[LakeFile], RewrittenRows]:
     """Rewrite the files of the latest snapshot that have rows at these offsets, without these rows.
 
     Returns the new files with one entry for each removed file, see `DeletedRows`, and the rows that may be in files
     without offsets. The files are durable on return.
     """
-    table = place.require()
+    table = binding.require()
     if table.snapshot is None or not rows:
         return [], RewrittenRows({}, None)
-    spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, place.spec)
-    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+    spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, binding.spec)
+    output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: FileRewrite) -> list[LakeFile]:
         removed, num_moved = file.removed_offsets, file.retained_offsets.num_rows
         location, bucket = file.split.location, file.offsets.bucket
         entry = _removed_file(spec, location, bucket, removed.range, num_dropped=removed.num_rows, num_moved=num_moved)
-        return [*rewrite_without_rows(file, output, how), entry]
+        return [*rewrite_without_rows(file, output, how, binding.files_at), entry]
 
-    touched, moved = _find_touched_files(place, table, spec, rows)
-    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group], moved
+    touched, moved = _find_touched_files(binding, table, spec, rows)
+    return [file for of_group in write_groups(binding.storage, touched, write) for file in of_group], moved
 
 
 def _removed_file(
@@ -96,10 +96,10 @@ def _removed_file(
 
 
 def _find_touched_files(
-    place: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]
+    binding: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
     """Find the files that have some of the rows. Reads only footers of files that can have some by their names."""
-    reader = MetadataReader(table, PaimonFiles(place.files))
+    reader = MetadataReader(table, PaimonFiles(binding.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
     for entry in reader.live_entries(table.snapshot):
@@ -110,7 +110,7 @@ def _find_touched_files(
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
-    footers = offset_files(place.storage, place.settings, sizes, place.spec.writers, list(sizes))
+    footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
     left = dict(rows)
     touched: list[FileRewrite] = []
     for split, own in zip(candidates, footers, strict=True):
@@ -129,33 +129,33 @@ def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int
     return not is_bucketed or entry.bucket in rows
 
 
-def list_data_files(place: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
+def list_data_files(binding: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
     """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
-    reader = MetadataReader(table, PaimonFiles(place.files))
-    return sorted(map(reader.location, reader.live_entries(place.snapshots.require(snapshot_id, table.snapshot))))
+    reader = MetadataReader(table, PaimonFiles(binding.files))
+    return sorted(map(reader.location, reader.live_entries(binding.snapshots.require(snapshot_id, table.snapshot))))
 
 
-def snapshot_mark(place: PaimonTableBinding, snapshot_id: int) -> str | None:
+def snapshot_identity(binding: PaimonTableBinding, snapshot_id: int) -> str | None:
     """Return a unique name of a snapshot, or None if it has expired.
 
     The name changes if another writer renames its snapshot over it, or takes its number after a rollback.
     """
-    snapshot = place.snapshots.find(snapshot_id)
+    snapshot = binding.snapshots.find(snapshot_id)
     return None if snapshot is None else snapshot_name(snapshot)
 
 
-def retains_external_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
+def retains_external_files(binding: PaimonTableBinding, older: int, newer: int) -> bool:
     """Return whether a snapshot provably retains each data file without offsets of an older one: every commit since is
     the package's, and added files or rewrote only its own.
     """
     return older <= newer and all(
-        _retains_external_files(place.snapshots.find(number)) for number in range(newer, older, -1)
+        _retains_external_files(binding.snapshots.find(number)) for number in range(newer, older, -1)
     )
 
 
-def adds_only_own_files(place: PaimonTableBinding, older: int, newer: int) -> bool:
+def adds_only_own_files(binding: PaimonTableBinding, older: int, newer: int) -> bool:
     """Return whether rows without offset provably come from an older snapshot: all commits since are the package's."""
-    return older <= newer and all(_is_own(place.snapshots.find(number)) for number in range(newer, older, -1))
+    return older <= newer and all(_is_own(binding.snapshots.find(number)) for number in range(newer, older, -1))
 
 
 def _is_own(snapshot: Snapshot | None) -> bool:
@@ -169,7 +169,7 @@ def _retains_external_files(snapshot: Snapshot | None) -> bool:
 
 
 def rewrite_external_files(
-    place: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
+    binding: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
     """Rewrite files without offsets that have deleted rows, as `LakeTable.delete_rows` does.
 
@@ -179,20 +179,20 @@ def rewrite_external_files(
     if not pending.file_deletes and not moved.rows:
         return []
     spec = PaimonFileSpec.from_json(context.lake)
-    table = place.require()
+    table = binding.require()
     planned = table.snapshot
     if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
             f"lake table {table.location}: the snapshot that this round began with is no longer the latest; try again"
         )
-    require_applied(table.location, planned.id, offsets_at(place, planned), pending.applied_through)
-    live = _PaimonFiles(place, table, planned, own_projection(table, place.spec))
+    require_applied(table.location, planned.id, offsets_at(binding, planned), pending.applied_through)
+    live = _PaimonFiles(binding, table, planned, own_projection(table, binding.spec))
     deleted = find_deleted_positions(live, pending, moved)
     touched = [live.rewrite_for(spec, name, positions) for name, positions in deleted.items()]
-    output = FileOutput(context, spec, place.files_at(spec.data_location), place.world.ids)
+    output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = rewrite_without_positions(file, output, live.how, place.files_at)
+        written = rewrite_without_positions(file, output, live.how, binding.files_at)
         entry = _removed_file(
             spec,
             file.split.location,
@@ -204,14 +204,16 @@ def rewrite_external_files(
         )
         return [*([written] if written is not None else ()), entry]
 
-    return [file for of_group in write_groups(place.storage, touched, write) for file in of_group]
+    return [file for of_group in write_groups(binding.storage, touched, write) for file in of_group]
 
 
 class _PaimonFiles(SnapshotFiles):
-    def __init__(self, place: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection) -> None:
-        reader, names = MetadataReader(table, PaimonFiles(place.files)), StorageFiles(place.storage)
+    def __init__(
+        self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection
+    ) -> None:
+        reader, names = MetadataReader(table, PaimonFiles(binding.files)), StorageFiles(binding.storage)
         entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
-        self.place: PaimonTableBinding = place
+        self.binding: PaimonTableBinding = binding
         self.how = how
         self.location = table.location
         self.names = self._entries = {names.name_of(location): (location, entry) for location, entry in entries}
@@ -236,8 +238,8 @@ class _PaimonFiles(SnapshotFiles):
         return ExternalFileRewrite(self.split(name), entry.bucket, partition, sequences, OffsetSet.of(positions))
 
     def files_before(self, recorded: int) -> Iterator[_PaimonFiles]:
-        snapshots = self.place.snapshots
+        snapshots = self.binding.snapshots
         snapshot: Snapshot | None = snapshots.require(recorded, self._table.snapshot)
         while snapshot is not None:
-            yield _PaimonFiles(self.place, self._table, snapshot, self.how)
+            yield _PaimonFiles(self.binding, self._table, snapshot, self.how)
             snapshot = snapshots.find(snapshot.id - 1)

@@ -78,7 +78,7 @@ def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) 
 
 
 def scan_files(
-    place: PaimonTableBinding,
+    binding: PaimonTableBinding,
     table: PaimonTable,
     snapshot: Snapshot,
     lake: PaimonSchema,
@@ -96,18 +96,18 @@ def scan_files(
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {i for i, name in names.items() if name in statistics_columns}
     chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
-    reader = MetadataReader(table, PaimonFiles(place.files), chosen)
+    reader = MetadataReader(table, PaimonFiles(binding.files), chosen)
     entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
-        file = _scan_file(reader, entry, names, place.spec.num_buckets, field_ids)
+        file = _scan_file(reader, entry, names, binding.spec.num_buckets, field_ids)
         return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
             yield from map(described, entries)
             return
-        by = merge_projection(key_projection(lake, table, place.spec))
+        by = merge_projection(key_projection(lake, table, binding.spec))
         for part in (part for members in group_files(entries).values() for part in group_sections(members)):
             is_single = len(part) == 1 and is_raw(part[0])
             yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
@@ -179,29 +179,31 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
 class PaimonScan(SnapshotScan):
     """The scan of a snapshot: the one with an id, or the latest one by the latest schema."""
 
-    def __init__(self, place: PaimonTableBinding, table: PaimonTable, snapshot_id: int | None) -> None:
-        self._place = place
+    def __init__(self, binding: PaimonTableBinding, table: PaimonTable, snapshot_id: int | None) -> None:
+        self._binding = binding
         self._table = table
         self._is_newest = snapshot_id is None
-        self._snapshot = table.snapshot if snapshot_id is None else place.snapshots.require(snapshot_id, table.snapshot)
+        self._snapshot = (
+            table.snapshot if snapshot_id is None else binding.snapshots.require(snapshot_id, table.snapshot)
+        )
         is_newest = self._snapshot is None or snapshot_id is None
         self._schema = table.schema if is_newest else table.schema_of(self._snapshot)
-        self._mapping = paimon_columns(table.schema, place.spec, table.schemas)
+        self._mapping = paimon_columns(table.schema, binding.spec, table.schemas)
 
     def describe(self) -> LakeSnapshot | None:
         if self._snapshot is None:
             return None
-        return (describe_snapshot if self._is_newest else describe_past_snapshot)(self._place, self._snapshot)
+        return (describe_snapshot if self._is_newest else describe_past_snapshot)(self._binding, self._snapshot)
 
     def projection(self, columns: Sequence[str] | None, schema: TableSchema | None) -> LakeProjection:
-        return projection(self._schema, self._mapping, self._place.spec.schema, columns, schema)
+        return projection(self._schema, self._mapping, self._binding.spec.schema, columns, schema)
 
     def files(
         self, every: LakeProjection, statistics_of: Sequence[str], node: Node, buckets: Collection[int] | None
     ) -> tuple[ScanFile, ...]:
         if self._snapshot is None:
             return ()
-        files = scan_files(self._place, self._table, self._snapshot, self._schema, every, statistics_of, node)
+        files = scan_files(self._binding, self._table, self._snapshot, self._schema, every, statistics_of, node)
         return tuple(file for file in files if buckets is None or file.bucket is None or file.bucket in buckets)
 
     def is_unchanged(self, column: Column, field_id: int | None) -> bool:

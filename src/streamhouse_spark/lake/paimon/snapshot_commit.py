@@ -68,70 +68,70 @@ Validation = Callable[[PaimonTable], Change]
 """Validates the change against this state and returns it. Raises the obstacle otherwise."""
 
 
-def files_not_before_ms(place: PaimonTableBinding, snapshot: Snapshot | None) -> int:
+def files_not_before_ms(binding: PaimonTableBinding, snapshot: Snapshot | None) -> int:
     """Return the orphan cutoff of the package's nearest snapshot, which each repeats; 0 without orphan removal."""
-    own = place.snapshots.newest_own(snapshot)
+    own = binding.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
-def commit_snapshot(place: PaimonTableBinding, validate: Validation) -> Snapshot:
+def commit_snapshot(binding: PaimonTableBinding, validate: Validation) -> Snapshot:
     """Commit the change in one snapshot on top of the latest one.
 
     Raises the errors of ``validate``, `CommitConflictError` if other writers win too often or one replaced the snapshot
     by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
     """
-    commit_uuid = place.world.ids.new_uuid()
+    commit_uuid = binding.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
-        place.world.wait_to_retry(attempt)
+        binding.world.wait_to_retry(attempt)
         round_cache.forget()
-        table = place.require()
-        change = _validate_change(place, table, validate)
+        table = binding.require()
+        change = _validate_change(binding, table, validate)
         try:
-            snapshot, written = _SnapshotBuilder(place, table, change, commit_uuid).build()
+            snapshot, written = _SnapshotBuilder(binding, table, change, commit_uuid).build()
         except SnapshotExpiredError as error:
-            _require_overtaken(place, table, error)
+            _require_overtaken(binding, table, error)
             continue
-        _write_metadata(place, written)
-        if place.snapshots.put(snapshot):
+        _write_metadata(binding, written)
+        if binding.snapshots.put(snapshot):
             round_cache.forget()
-            _publish(place, snapshot)
+            _publish(binding, snapshot)
             return snapshot
     raise CommitConflictError(
-        f"lake table {place.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
+        f"lake table {binding.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
     )
 
 
-def _validate_change(place: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
+def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
     """Return the validated change. Prefetches the manifest lists, which the new snapshot builds on."""
-    reader = MetadataReader(table, PaimonFiles(place.files))
-    change, _ = call_both(place.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
+    reader = MetadataReader(table, PaimonFiles(binding.files))
+    change, _ = call_both(binding.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
     return change
 
 
-def _publish(place: PaimonTableBinding, snapshot: Snapshot) -> None:
+def _publish(binding: PaimonTableBinding, snapshot: Snapshot) -> None:
     """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
-    snapshots = place.snapshots
+    snapshots = binding.snapshots
     call_both(
-        place.storage, partial(snapshots.write_hints, snapshot), partial(snapshots.require_not_replaced, snapshot)
+        binding.storage, partial(snapshots.write_hints, snapshot), partial(snapshots.require_not_replaced, snapshot)
     )
 
 
-def _write_metadata(place: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
+def _write_metadata(binding: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
     """Write new files, each under its location, concurrently if that helps."""
 
     def write(file: tuple[str, bytes]) -> None:
         location, data = file
-        with place.storage.create(place.files.key_of(location)) as sink:
+        with binding.storage.create(binding.files.key_of(location)) as sink:
             sink.write(data)
 
-    for _ in map_with_store_concurrency(place.storage, write, list(written.items())):
+    for _ in map_with_store_concurrency(binding.storage, write, list(written.items())):
         pass
-    cache_metadata(place.storage, {place.files.key_of(location): data for location, data in written.items()})
+    cache_metadata(binding.storage, {binding.files.key_of(location): data for location, data in written.items()})
 
 
-def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
+def _require_overtaken(binding: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
     """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
-    newest = place.snapshots.newest()
+    newest = binding.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
             f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
@@ -142,14 +142,14 @@ def _require_overtaken(place: PaimonTableBinding, table: PaimonTable, error: Sna
 class _SnapshotBuilder:
     """Builds the manifests and manifest lists of one attempt, in memory."""
 
-    def __init__(self, place: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+    def __init__(self, binding: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
-        self._place = place
-        self._world = place.world
-        self._now_ms = place.world.clock.now_ms()
-        self._files = PaimonFiles(place.files)
+        self._binding = binding
+        self._world = binding.world
+        self._now_ms = binding.world.clock.now_ms()
+        self._files = PaimonFiles(binding.files)
         self._reader = MetadataReader(table, self._files)
         store = table.store(self._files)
         self._manifests = ManifestFileManager(store)
@@ -199,7 +199,7 @@ class _SnapshotBuilder:
         return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
 
     def _carry_properties(self) -> dict[str, str]:
-        not_before_ms = files_not_before_ms(self._place, self._table.snapshot)
+        not_before_ms = files_not_before_ms(self._binding, self._table.snapshot)
         return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
 
     def _removed_entries(self) -> list[ManifestEntry]:

@@ -26,8 +26,8 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from streamhouse_spark.lake.metadata_cache import RecentValues
-from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, own_ms
+from streamhouse_spark.lake.metadata_cache import LruCache
+from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, writer_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import Prefetch, map_with_store_concurrency
@@ -36,7 +36,7 @@ from streamhouse_spark.storage.sequence_search import find_last_result
 
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
-_newest_seen: RecentValues[tuple[str, str], int] = RecentValues(1024)
+_newest_seen: LruCache[tuple[str, str], int] = LruCache(1024)
 """The number of the latest snapshot that this process read, by table: a guess of the hint."""
 
 
@@ -93,8 +93,8 @@ class SnapshotManager:
             self.require_expired(snapshot_id)
             shown = ", ".join(map(str, self.ids()[-5:])) or "none"
             raise SnapshotExpiredError(
-                f"lake table {self._table_key} has no snapshot {snapshot_id}: it was expired or never there; the "
-                f"newest kept are {shown}; choose one of them"
+                f"lake table {self._table_key} has no snapshot {snapshot_id}: it expired or never existed; the "
+                f"latest retained ones are {shown}; choose one of them"
             )
         return match
 
@@ -219,31 +219,30 @@ class SnapshotManager:
     def _require_known_outcome(self, snapshot: Snapshot, put: PutResult[Snapshot]) -> None:
         if put.outcome is PutOutcome.UNREADABLE:
             raise CommitStateUnknownError(
-                f"lake table {self._table_key}: snapshot {snapshot.id} may or may not have been committed "
-                f"({put.failure}), and it cannot be read back ({put.read_error}); run the same tiering again, it "
-                "repeats nothing that happened"
+                f"lake table {self._table_key}: the outcome of snapshot {snapshot.id} is unknown ({put.failure}), and "
+                f"reading it back failed ({put.read_error}); retry the round, which does not repeat committed work"
             ) from put.read_error
         if put.outcome is PutOutcome.NOT_DURABLE:
             raise CommitStateUnknownError(
                 f"lake file {self.key_of(snapshot.id)} is visible but may not survive a power loss ({put.failure}); "
-                "check the disk, then run the same tiering again"
+                "check the disk, then retry the round"
             ) from put.read_error
 
     def _require_counts(self, snapshot: Snapshot) -> None:
-        """Require that no other process expired the numbers around this one since the commit was validated."""
+        """Require that no other process expired the preceding number after the commit was validated."""
         try:
             if snapshot.id == 1 or self.find(snapshot.id - 1) is not None:
                 return
             newest = self.newest()
         except (StorageError, CorruptDataError) as error:
             raise CommitStateUnknownError(
-                f"lake table {self._table_key}: whether snapshot {snapshot.id} counts cannot be seen ({error}); run "
-                "the same tiering again, it repeats nothing that happened"
+                f"lake table {self._table_key}: the outcome of snapshot {snapshot.id} is unknown ({error}); retry the "
+                "round, which does not repeat committed work"
             ) from error
         if newest is None or newest.id != snapshot.id:
             raise CommitStateUnknownError(
-                f"lake table {self._table_key}: snapshot {snapshot.id} was put where older ones had been expired; run "
-                "the same tiering again, it repeats nothing that happened"
+                f"lake table {self._table_key}: snapshot {snapshot.id} was stored at a number that had expired; retry "
+                "the round, which does not repeat committed work"
             )
 
     # -- expiring -------------------------------------------------------------------------------------------------
@@ -321,4 +320,4 @@ def consumer_text(snapshot_id: int) -> bytes:
 
 def own_time_ms(snapshot: Snapshot) -> int:
     """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
-    return own_ms(snapshot.time_millis, snapshot.properties or {})
+    return writer_time_ms(snapshot.time_millis, snapshot.properties or {})

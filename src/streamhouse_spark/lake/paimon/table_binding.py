@@ -145,7 +145,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
             if problems := evolved.differences or find_differences(evolved.schema, self.spec):
                 raise LakeMismatchError(
                     f"the Paimon table at {table.location} does not fit {self.spec.path}: {'; '.join(problems)}; "
-                    "change it, or build the lake at another place (streamhouse retier)"
+                    "change it, or rebuild the lake at another location (streamhouse retier)"
                 )
             if evolved.schema is table.schema:
                 return
@@ -178,15 +178,15 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
             raise LakeMismatchError(
                 f"the Paimon table at {table.location} belongs to {f'table {owner}' if owner else 'nobody'}, expected "
                 f"table {self.spec.table_uuid} ({self.spec.path}); "
-                f"{'' if owner else 'make a table of it (adopt_table), or '}build the lake at "
-                "another place (streamhouse retier)"
+                f"{'' if owner else 'make a table of it (adopt_table), or '}rebuild the lake "
+                "at another location (streamhouse retier)"
             )
 
     def _require_free(self) -> None:
         if self.snapshots.newest() is not None:
             raise LakeMismatchError(
                 f"the place of the Paimon table {self.location} has snapshots and no schema: a table was dropped "
-                "there; delete the folder, or build the lake at another place (streamhouse retier)"
+                "there; delete the folder, or rebuild the lake at another location (streamhouse retier)"
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:

@@ -24,7 +24,7 @@ from pypaimon.common.json_util import JSON
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
-from streamhouse_spark.lake.paimon.evolution import require_brought_up
+from streamhouse_spark.lake.paimon.evolution import require_lake_migrated
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
@@ -42,24 +42,24 @@ FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
 """In a snapshot of the package that removes files: all of them had offsets."""
 
 
-def write_context(place: PaimonTableBinding) -> WriteContext:
-    table = place.require()
-    place.require_owner(table)
-    require_brought_up(table.schema, place.spec)
-    spec = place.spec
-    began_ms = place.storage.now_ms()
+def write_context(binding: PaimonTableBinding) -> WriteContext:
+    table = binding.require()
+    binding.require_owner(table)
+    require_lake_migrated(table.schema, binding.spec)
+    spec = binding.spec
+    began_ms = binding.storage.now_ms()
     file_spec = PaimonFileSpec(
-        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(place, table)
+        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(binding, table)
     )
     file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises here for options that no task could read
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
-def _sequence_shifts(place: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
-    if table.snapshot is None or not place.spec.primary_key:
+def _sequence_shifts(binding: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
+    if table.snapshot is None or not binding.spec.primary_key:
         return {}
-    offsets = offsets_at(place, table.snapshot)
-    return sequence_shifts(live_entries(place, table), offsets.offsets if offsets else {})
+    offsets = offsets_at(binding, table.snapshot)
+    return sequence_shifts(live_entries(binding, table), offsets.offsets if offsets else {})
 
 
 def snapshot_name(snapshot: Snapshot | None) -> str | None:
@@ -68,13 +68,13 @@ def snapshot_name(snapshot: Snapshot | None) -> str | None:
 
 
 def commit_round(
-    place: PaimonTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
+    binding: PaimonTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round as `LakeTable.commit` does."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
-    if not place.spec.primary_key:
+    if not binding.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
     file_spec = PaimonFileSpec.from_json(context.lake)
     added = [file for file in files if file.deletes is None]
@@ -84,9 +84,9 @@ def commit_round(
     num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in row_deletes)
 
     def validated(table: PaimonTable) -> Change:
-        place.require_owner(table)
-        require_shape(place, table, file_spec)
-        offsets = offsets_at(place, table.snapshot) if table.snapshot else None
+        binding.require_owner(table)
+        require_shape(binding, table, file_spec)
+        offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         require_offsets(table.location, offsets, expected)
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
@@ -94,21 +94,21 @@ def commit_round(
                     f"lake table {table.location}: another commit came while rows of other engines' files were "
                     "searched; try again"
                 )
-            require_newest(table.location, live_entries(place, table) if place.spec.primary_key else (), files)
-        require_present(place.files_at, added)
-        moved = next_offsets(offsets, expected, new, num_deleted, place.spec.history)
+            require_newest(table.location, live_entries(binding, table) if binding.spec.primary_key else (), files)
+        require_present(binding.files_at, added)
+        moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
         return Change(
             added,
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in row_deletes],
             is_overwrite=bool(row_deletes),
-            properties={**moved.to_properties(place.spec.table_uuid), **retention},
+            properties={**moved.to_properties(binding.spec.table_uuid), **retention},
         )
 
-    return describe_snapshot(place, commit_snapshot(place, validated))
+    return describe_snapshot(binding, commit_snapshot(binding, validated))
 
 
-def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | None:
+def offsets_at(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | None:
     """Return the offsets of a snapshot: its own, or those of the nearest one below with offsets.
 
     Raises `LakeRolledBackError` if that one has expired.
@@ -117,48 +117,48 @@ def offsets_at(place: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | N
     while below is not None:
         text = (below.properties or {}).get(OFFSETS_PROPERTY)
         if text is not None:
-            return parse_offsets(text, place.spec.table_uuid, below.id, place.location)
+            return parse_offsets(text, binding.spec.table_uuid, below.id, binding.location)
         if below.id == 1:
             return None
-        oldest, below = below, place.snapshots.find(below.id - 1)
+        oldest, below = below, binding.snapshots.find(below.id - 1)
     raise LakeRolledBackError(
-        f"lake table {place.location}: no snapshot from {oldest.id} to {snapshot.id} says which log offsets it holds, "
-        f"and those below {oldest.id} were expired by another engine; roll the table back to its newest tag with "
-        "offsets, or rebuild the lake from the log (streamhouse retier)"
+        f"lake table {binding.location}: no snapshot from {oldest.id} to {snapshot.id} contains log offsets, and "
+        f"another engine expired the snapshots before {oldest.id}; roll the table back to its latest tag with offsets, "
+        "or rebuild the lake from the log (streamhouse retier)"
     )
 
 
-def carry_offsets(place: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
+def carry_offsets(binding: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
     """Return the properties of a snapshot with the rows of this one, perhaps another engine's, by `offsets_at`."""
-    offsets = offsets_at(place, snapshot) if snapshot is not None else None
-    return (offsets or LakeOffsets({})).to_properties(place.spec.table_uuid)
+    offsets = offsets_at(binding, snapshot) if snapshot is not None else None
+    return (offsets or LakeOffsets({})).to_properties(binding.spec.table_uuid)
 
 
-def describe_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    return make_lake_snapshot(snapshot.id, snapshot.time_millis, offsets_at(place, snapshot))
+def describe_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
+    return make_lake_snapshot(snapshot.id, snapshot.time_millis, offsets_at(binding, snapshot))
 
 
-def iter_ancestors(place: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
+def iter_ancestors(binding: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
     """Return a snapshot and those below it, as far as they are retained, with their offsets by `offsets_at`."""
-    snapshot = place.snapshots.find(snapshot_id)
+    snapshot = binding.snapshots.find(snapshot_id)
     while snapshot is not None:
-        yield describe_snapshot(place, snapshot)
-        snapshot = place.snapshots.find(snapshot.id - 1)
+        yield describe_snapshot(binding, snapshot)
+        snapshot = binding.snapshots.find(snapshot.id - 1)
 
 
-def describe_past_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
+def describe_past_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
     """Describe a snapshot for time travel, as `describe_snapshot` does, but without offsets if those below have expired
     or belong to a former owner of the lake.
 
     The former happens for another engine's snapshot that only a tag retains.
     """
     try:
-        return describe_snapshot(place, snapshot)
+        return describe_snapshot(binding, snapshot)
     except (LakeRolledBackError, LakeMismatchError):
         return make_lake_snapshot(snapshot.id, snapshot.time_millis, None)
 
 
-def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
+def require_shape(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
     """Require that files written for the shape may be committed: the schema is the same, and orphan removal cannot have
     deleted them.
 
@@ -167,13 +167,13 @@ def require_shape(place: PaimonTableBinding, table: PaimonTable, file_spec: Paim
     if JSON.to_json(table.schema) != JSON.to_json(file_spec.schema):
         raise CommitConflictError(
             f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
-            f"{file_spec.schema.id}; tier again"
+            f"{file_spec.schema.id}; retry the round"
         )
-    not_before_ms = files_not_before_ms(place, table.snapshot)
+    not_before_ms = files_not_before_ms(binding, table.snapshot)
     if file_spec.planned_ms < not_before_ms:
         raise CommitConflictError(
             f"lake table {table.location}: this round began at {file_spec.planned_ms} ms, and files from before "
-            f"{not_before_ms} ms that nothing needed were cleaned up; tier again"
+            f"{not_before_ms} ms that nothing needed were cleaned up; retry the round"
         )
 
 
@@ -185,88 +185,88 @@ class SnapshotState(Enum):
     REPLACED = auto()
 
 
-def state_of(place: PaimonTableBinding, snapshot: Snapshot) -> SnapshotState:
+def state_of(binding: PaimonTableBinding, snapshot: Snapshot) -> SnapshotState:
     # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
-    successor = place.snapshots.find(snapshot.id + 1)
-    if not _is_stored(place, snapshot):
+    successor = binding.snapshots.find(snapshot.id + 1)
+    if not _is_stored(binding, snapshot):
         return SnapshotState.REPLACED
     return SnapshotState.LATEST if successor is None else SnapshotState.DURABLE
 
 
-def _is_stored(place: PaimonTableBinding, snapshot: Snapshot) -> bool:
-    stored = place.snapshots.find(snapshot.id)
+def _is_stored(binding: PaimonTableBinding, snapshot: Snapshot) -> bool:
+    stored = binding.snapshots.find(snapshot.id)
     return stored is not None and commit_of(stored) == commit_of(snapshot)
 
 
-def seal_snapshot(place: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
+def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
     """Make a snapshot durable by an empty one above it. Returns the latter, or ``snapshot`` if it was durable already.
 
     Raises `CommitConflictError` if ``snapshot`` is replaced; retry.
     """
 
     def require_stored(newest: PaimonTable) -> None:
-        if not _is_stored(place, snapshot):
+        if not _is_stored(binding, snapshot):
             raise _replaced_error(newest.location, snapshot.id)
 
     try:
-        return _commit_empty(place, require_stored)
+        return _commit_empty(binding, require_stored)
     except CommitConflictError:
-        if state_of(place, snapshot) is not SnapshotState.DURABLE:
+        if state_of(binding, snapshot) is not SnapshotState.DURABLE:
             raise
         return snapshot
 
 
-def _commit_empty(place: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
+def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
     """Commit a snapshot with the rows of the one below, which is durable then."""
 
     def validated(newest: PaimonTable) -> Change:
-        place.require_owner(newest)
+        binding.require_owner(newest)
         validate(newest)
-        return Change(is_compaction=True, properties=carry_offsets(place, newest.snapshot))
+        return Change(is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
 
-    return commit_snapshot(place, validated)
+    return commit_snapshot(binding, validated)
 
 
-def find_durable(place: PaimonTableBinding) -> LakeSnapshot | None:
+def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
     """Return a durable snapshot as `ReplaceableSnapshots.find_durable` does. Commits an empty snapshot if the latest
     one holds rows that are not durable yet.
     """
-    table = _find_own_table(place)
+    table = _find_own_table(binding)
     if table is None or table.snapshot is None:
         return None
-    durable = _find_durable_with_rows_of(place, table.snapshot, describe_snapshot(place, table.snapshot))
-    return durable or _find_predecessor(place, _commit_empty(place))
+    durable = _find_durable_with_rows_of(binding, table.snapshot, describe_snapshot(binding, table.snapshot))
+    return durable or _find_predecessor(binding, _commit_empty(binding))
 
 
-def wait_until_durable(place: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
+def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
     """Wait as `ReplaceableSnapshots.wait_until_durable` does. Commits an empty snapshot unless the snapshot is durable,
     or the one below has the same rows.
     """
-    successor = place.snapshots.find(snapshot.id + 1)  # read first, as in `state_of`
-    stored = place.snapshots.find(snapshot.id)
-    if stored is None or describe_snapshot(place, stored) != snapshot:
-        raise _replaced_error(place.location, snapshot.id)
-    if successor is not None or _find_durable_with_rows_of(place, stored, snapshot) is not None:
+    successor = binding.snapshots.find(snapshot.id + 1)  # read first, as in `state_of`
+    stored = binding.snapshots.find(snapshot.id)
+    if stored is None or describe_snapshot(binding, stored) != snapshot:
+        raise _replaced_error(binding.location, snapshot.id)
+    if successor is not None or _find_durable_with_rows_of(binding, stored, snapshot) is not None:
         return snapshot
-    return describe_snapshot(place, seal_snapshot(place, stored))
+    return describe_snapshot(binding, seal_snapshot(binding, stored))
 
 
-def was_replaced(place: PaimonTableBinding, snapshot_id: int) -> bool:
+def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
     """Decide as `ReplaceableSnapshots.is_replaced` does."""
-    table = _find_own_table(place)
+    table = _find_own_table(binding)
     if table is None or table.snapshot is None:
         return False
-    stored = place.snapshots.find(snapshot_id)
+    stored = binding.snapshots.find(snapshot_id)
     if stored is None or commit_of(stored) is not None:
         return False
-    lake_offsets = offsets_at(place, table.snapshot)
+    lake_offsets = offsets_at(binding, table.snapshot)
     offsets = lake_offsets.offsets if lake_offsets else {}
-    reader = MetadataReader(table, PaimonFiles(place.files))
+    reader = MetadataReader(table, PaimonFiles(binding.files))
     entries = reader.remaining_entries(reader.manifests(table.snapshot))
     live = (reader.location(entry) for entry in entries if entry.kind == ADD)
     beyond = (location for location in live if _is_beyond(location, offsets))
     # A former owner of this lake has other offsets.
-    return all(owner_of(place.files_at(location), location) not in place.spec.writers for location in beyond)
+    return all(owner_of(binding.files_at(location), location) not in binding.spec.writers for location in beyond)
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
@@ -276,26 +276,26 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
 
 
 def _find_durable_with_rows_of(
-    place: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
+    binding: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
 ) -> LakeSnapshot | None:
     """Return the durable snapshot below ``stored`` with the rows and deletions of ``snapshot``, its description."""
-    below = _find_predecessor(place, stored)
+    below = _find_predecessor(binding, stored)
     if below is None or not same_offsets(below.offsets, snapshot.offsets):
         return None
     is_same = same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
     return below if is_same else None
 
 
-def _find_predecessor(place: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
+def _find_predecessor(binding: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
     """Return the nearest snapshot of the package below, which is durable."""
-    own = place.snapshots.newest_own(place.snapshots.find(newest.id - 1))
-    return describe_snapshot(place, own) if own is not None else None
+    own = binding.snapshots.newest_own(binding.snapshots.find(newest.id - 1))
+    return describe_snapshot(binding, own) if own is not None else None
 
 
-def _find_own_table(place: PaimonTableBinding) -> PaimonTable | None:
-    table = place.find()
+def _find_own_table(binding: PaimonTableBinding) -> PaimonTable | None:
+    table = binding.find()
     if table is not None:
-        place.require_owner(table)
+        binding.require_owner(table)
     return table
 
 

@@ -1,7 +1,7 @@
-"""Writer of one bucket's data files: one Parquet file per partition value, written from Arrow.
+"""Writer of the data files of one bucket: Parquet files per partition, written from Arrow.
 
-Rows keep their offset order within a file, and the footer holds the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows with a
-primary key are sorted by key instead.
+Rows keep their offset order within a file, and the footer contains the offsets (`BUCKET_KEY`, `OFFSETS_KEY`). Rows of a
+primary-key table are sorted by key instead.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from streamhouse_spark.lake.parquet.reader import OffsetFile
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 
 BUFFERED_BYTES_MAX = 256 << 20
-"""Bytes of rows buffered for their row groups, over all open partitions."""
+"""Maximum bytes of rows that are buffered for row groups, over all open partitions."""
 OPEN_FILES_MAX = 100
-"""Limit of open files; beyond it the least recently used file is closed."""
+"""Maximum number of open files. The least recently used file is closed first."""
 PARTITIONS_MAX = 20_000
-"""Limit of partition values with buffered rows; beyond it the least recently used file is closed."""
+"""Maximum number of partitions with buffered rows. The least recently used file is closed first."""
 LANES_MAX = 64
-"""Limit of files that a partition writes in parallel."""
+"""Maximum number of files that a partition writes in parallel."""
 
 _Lane: TypeAlias = tuple[PartitionKey, int]
 Int64Array: TypeAlias = npt.NDArray[np.int64]
@@ -41,10 +41,9 @@ def write_files(
     batches: Iterable[tuple[int, pa.RecordBatch]],
     deleted: OffsetSet | None = None,
 ) -> list[LakeFile]:
-    """Write a log range of a bucket, (base offset, rows) in offset order, as data files. They are durable on return.
+    """Write a log range of a bucket as data files, except the ``deleted`` offsets. The files are durable on return.
 
-    Leaves out the rows at the ``deleted`` offsets. Raises
-    `CorruptDataError` if the batches do not cover the range.
+    ``batches`` are (base offset, rows) in offset order. Raises `CorruptDataError` if they do not cover the range.
     """
     splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
     with _BucketWriter(output, bucket, offsets) as writer:
@@ -62,7 +61,7 @@ def write_files(
 def _exclude_deleted(
     batch: pa.RecordBatch, offsets: OffsetRange, deleted: OffsetSet | None
 ) -> tuple[pa.RecordBatch, Int64Array]:
-    """Return the rows at these offsets that are not deleted, with their offsets."""
+    """Return the live rows of these offsets, with their offsets."""
     numbers = np.arange(offsets.start, offsets.end, dtype=np.int64)
     if deleted is None or not (deleted_here := deleted.within(offsets)):
         return batch, numbers
@@ -74,9 +73,9 @@ def _exclude_deleted(
 def rewrite_files(
     output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[OffsetFile, pa.RecordBatch]]
 ) -> list[LakeFile]:
-    """Rewrite rows of several files of one partition, each batch with its source file, in row order.
+    """Write rows of several files of one partition. ``batches`` are rows, in row order, with their source file.
 
-    ``offsets`` is a range that covers all of theirs.
+    ``offsets`` is a range that covers the offsets of these files.
     """
     splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
     done: dict[str, int] = {}
@@ -93,7 +92,7 @@ def rewrite_files(
 def write_rows(
     output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[pa.RecordBatch]
 ) -> list[LakeFile]:
-    """Write rows of one bucket, sorted by primary key. ``offsets`` are those of the underlying changes."""
+    """Write rows of one bucket that are sorted by primary key. ``offsets`` are those of the underlying changes."""
     splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
     with _BucketWriter(output, bucket, offsets) as writer:
         for batch in batches:
@@ -109,8 +108,9 @@ def write_lanes(
     name_mark: str,
     batches: Iterable[tuple[pa.RecordBatch, Int64Array, Int64Array]],
 ) -> list[LakeFile]:
-    """Write rows of one bucket in offset order, each batch with the offset and lane of every row. A partition has one
-    file per lane, at most `LANES_MAX`. File names end with ``name_mark``.
+    """Write rows of one bucket in offset order, each batch with the offset and lane of every row.
+
+    A partition has one file per lane, and at most `LANES_MAX` lanes. File names end with ``name_mark``.
     """
     splitter = PartitionSplitter(output.spec, output.context.schema.names, bucket)
     with _BucketWriter(output, bucket, offsets, name_mark) as writer:
@@ -123,7 +123,7 @@ def write_lanes(
 
 
 def group_positions(codes: Int64Array) -> Iterator[tuple[int, Int64Array]]:
-    """Yield each code with its ascending positions."""
+    """Yield each distinct code with its ascending positions."""
     distinct, inverse = np.unique(codes, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse)).tolist()
@@ -148,7 +148,7 @@ class PartitionSplitter:
         self._missing_columns = [name for name in spec.file_schema.names if name not in set(column_names)]
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch, Any]]:
-        """Yield (partition, rows, their positions in the batch or None for all), each partition once."""
+        """Yield (partition, rows, positions of the rows in the batch, or None for all rows), each partition once."""
         if batch.num_rows == 0:
             return
         rows = self.cast_to_file_types(batch)
@@ -157,7 +157,7 @@ class PartitionSplitter:
         for part in self._spec.partition_parts:
             column = rows.column(part.source)
             if part.is_bucket:
-                # Only nulls differ: Iceberg has no bucket for them, the log keeps them in bucket 0.
+                # Only null differs: Iceberg has no bucket for null, and the log stores it in bucket 0.
                 if self._bucket != 0 or column.null_count == 0:
                     values.append((None, 1))
                     continue
@@ -177,7 +177,7 @@ class PartitionSplitter:
             yield self._key(int(codes[0]), values), rows, None
             return
         for code, positions in group_positions(codes):
-            # Copies the rows: a buffered slice would keep the whole batch in memory.
+            # `take` copies the rows. A slice in the buffer would keep the whole batch in memory.
             yield self._key(code, values), rows.take(pa.array(positions)), positions
 
     def _key(self, code: int, values: list[tuple[pa.Array, int]]) -> PartitionKey:
@@ -205,9 +205,9 @@ class PartitionSplitter:
 
 
 class _BucketWriter:
-    """The open files of one bucket, one per partition value.
+    """The files of one bucket that are being written, one per partition and lane.
 
-    Buffers rows until a row group is large enough. A file is created with its first row group.
+    Rows are buffered until a row group is large enough. A file is created with its first row group.
     """
 
     def __init__(self, output: FileOutput, bucket: int, offsets: OffsetRange, name_mark: str = "") -> None:
@@ -229,7 +229,7 @@ class _BucketWriter:
         self._waiting.clear()
 
     def add(self, key: PartitionKey, rows: pa.RecordBatch, runs: OffsetSet | None, lane: int = 0) -> None:
-        """Add rows to the file of a partition, or to that of its ``lane``."""
+        """Add rows to the file of a partition and ``lane``."""
         file = self._waiting.pop((key, lane), None) or self._open(key, lane)
         self._waiting[key, lane] = file  # the most recently used is last
         self._buffered_bytes += file.add(rows, runs)

@@ -1,14 +1,14 @@
-"""Clustering of a log table's lake, in any format: files that each hold a range of a sort order.
+"""Clustering of a log table's lake, in any format: each file has a range of a sort order.
 
-Rewrites files of a bucket and partition, each as the rows between two cut points of a `SortOrder`, so that their bounds
-allow data skipping. Within a file rows keep their offset order, and the footer holds their offsets. Files written
-together are a *cluster*: their names end with the marks of the order and the cluster. A cluster is rewritten only with
-about as many new bytes, so that a row is rewritten a few times in its life.
+Rewrites the files of a bucket and partition so that each file has the rows between two cut points of a `SortOrder`. Its
+bounds then allow data skipping. Within a file, rows keep their offset order, and the footer contains their offsets.
+Files that are written together are a *cluster*: their names end with the marks of the order and of the cluster. A
+cluster is rewritten only together with about as many new bytes, so that a row is rewritten only a few times.
 
-The order has columns in sequence, or interleaved as ``zorder(a, b)``. Each value becomes the number of cut points not
-above it. A row's numbers are concatenated for columns, and interleaved bitwise for a z-order (Morton, 1966). Cut points
-come from a sample of the rows and divide them evenly, whatever their distribution. Null ranks with the lowest values,
-NaN with the highest.
+The order has columns in sequence, or interleaved columns as ``zorder(a, b)``. The rank of a value is the number of cut
+points that are not above it. The ranks of a row's columns are concatenated, or for a z-order interleaved bitwise
+(Morton, 1966). Cut points come from a sample of the rows, which they divide evenly for any distribution. Null ranks
+with the lowest values, NaN with the highest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, 
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, read_split, read_window
+from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, merge_by_offset, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.partitioning import split_fields
@@ -39,30 +39,30 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 COLUMNS_MAX: Final = 8
 _BITS_MAX: Final = 12
-"""Bits per column: 4,095 cut points are finer than a file's bounds can use."""
+"""Bits per column. Bounds of files cannot use more than 4,095 cut points."""
 _ZORDER: Final = re.compile(r"\s*zorder\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _PLAIN: Final = re.compile(r"\w+")
 
 
 CLUSTERED_FILE_BYTES: Final = 32 << 20
-"""Target size of a clustered file. It is small, because tight bounds matter more than length."""
+"""Target size of a clustered file. Small files have tight bounds, which matter more than a small number of files."""
 CLUSTER_BYTES_MAX: Final = 1 << 30
 CLUSTER_ROWS_MAX: Final = 1 << 25
-"""Row limit of a cluster: their offsets are in memory while it is written."""
+"""Maximum rows of a cluster. Their offsets are in memory while it is written."""
 _SAMPLE_ROWS: Final = 1 << 18
 _GROWTH: Final = 2
-"""A cluster is rewritten together with at least half its bytes."""
+"""A cluster is rewritten together with new files of at least half its bytes."""
 _WINDOW_OFFSETS_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class SortOrder:
-    """Terms in order, each one column or several interleaved ones."""
+    """Terms in sequence. Each term is one column, or several interleaved columns."""
 
     terms: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        """Return the order as ``order_by`` text, for `parse_sort_order`."""
+        """Return the order as text that `parse_sort_order` accepts."""
         texts = (", ".join(_quote_name(name) for name in term) for term in self.terms)
         return ", ".join(
             text if len(term) == 1 else f"zorder({text})" for term, text in zip(self.terms, texts, strict=True)
@@ -79,8 +79,10 @@ class SortOrder:
 
 
 def parse_sort_order(text: str, schema: TableSchema) -> SortOrder:
-    """Parse ``a, zorder(b, c)``. Raises `SchemaMismatchError` for an unknown column; `InvalidOptionError` for an
-    unordered or repeated column, and for none or too many.
+    """Parse an order such as ``a, zorder(b, c)``.
+
+    Raises `SchemaMismatchError` for an unknown column, and `InvalidOptionError` for an unordered or repeated column,
+    and for no columns or too many.
     """
     terms = []
     for piece in split_fields(text):
@@ -88,22 +90,22 @@ def parse_sort_order(text: str, schema: TableSchema) -> SortOrder:
         names = parse_names(call[1] if call else piece)
         if call is None and len(names) == 1 and re.search(r"\s(asc|desc|nulls)\b", piece, re.IGNORECASE):
             raise InvalidOptionError(
-                f"order_by {text!r}: {piece!r} has a direction; files have bounds, which have none: name the column "
-                "alone"
+                f"order_by {text!r}: {piece!r} has a direction, which bounds of files do not have; specify only the "
+                "column"
             )
         if not names or (call is None and len(names) > 1):
-            raise InvalidOptionError(f"order_by {text!r}: {piece!r} names no column; expected a, b or zorder(a, b)")
+            raise InvalidOptionError(f"order_by {text!r}: found {piece!r}, expected a, b or zorder(a, b)")
         terms.append(tuple(schema.column(name).name for name in names))
     order = SortOrder(tuple(terms))
     if not 1 <= len(order.columns) <= COLUMNS_MAX:
-        raise InvalidOptionError(f"order_by {text!r} names {len(order.columns)} columns, expected 1 to {COLUMNS_MAX}")
+        raise InvalidOptionError(f"order_by {text!r} has {len(order.columns)} columns, expected 1 to {COLUMNS_MAX}")
     for name in order.columns:
         column = schema.column(name)
         if order.columns.count(name) > 1:
-            raise InvalidOptionError(f"order_by {text!r}: column '{name}' is there twice")
+            raise InvalidOptionError(f"order_by {text!r}: column '{name}' is repeated; remove the repetition")
         if pa.types.is_nested(column.type):
             raise InvalidOptionError(
-                f"order_by {text!r}: column '{name}' has type {type_name(column.type)}, which has no order"
+                f"order_by {text!r}: column '{name}' has type {type_name(column.type)}, which has no order; remove it"
             )
     return order
 
@@ -113,7 +115,7 @@ def _quote_name(name: str) -> str:
 
 
 class ZOrderRanks:
-    """Ranks rows by a sort order, from a sample of them. A row with a greater rank is not lower in the order."""
+    """Ranks rows by a sort order with cut points of a sample. Ranks ascend in the order."""
 
     def __init__(self, order: SortOrder, sample: pa.Table) -> None:
         self._order = order
@@ -129,12 +131,12 @@ class ZOrderRanks:
         return z_values
 
     def _rank(self, name: str, rows: pa.RecordBatch | pa.Table) -> Int64Array:
-        """Return ranks below 2 ** bits. Their first bit halves the cut points, as a z-order needs."""
+        """Return ranks below 2 ** bits. Their first bit halves the cut points, as a z-order requires."""
         cuts = self._cuts[name]
         return _count_cuts_below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
 
     def lane_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
-        """Return at most ``num_lanes`` - 1 ascending ranks that divide the sample's rows about evenly."""
+        """Return at most ``num_lanes`` - 1 ascending ranks that divide the rows of the sample about evenly."""
         numbers = np.sort(self.of(sample))
         at = (np.arange(1, num_lanes) * len(numbers)) // num_lanes
         return np.unique(numbers[at]) if len(numbers) else numbers
@@ -144,7 +146,7 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
     distinct = pc.unique(values.combine_chunks()).drop_null()
     ordered = distinct.take(pc.sort_indices(distinct))
     if len(ordered) <= cuts_max:
-        return ordered[1:]  # all values are at least the first
+        return ordered[1:]  # no value is below the first
     present = values.combine_chunks().drop_null()
     ordered = present.take(pc.sort_indices(present))
     cuts = pc.unique(ordered.take(pa.array((np.arange(1, cuts_max + 1) * len(ordered)) // (cuts_max + 1))))
@@ -152,14 +154,16 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
 
 
 def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
-    """Return the number of cut points not above each value, 0 for null; for any type with an order."""
+    """Return, for each value, the number of cut points not above it, and 0 for null. Supports any type with an
+    order.
+    """
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
-    order = pc.sort_indices(with_cuts).to_numpy()  # stable: a cut sorts before equal values
+    order = pc.sort_indices(with_cuts).to_numpy()  # the sort is stable: a cut precedes equal values
     is_cut = order < len(cuts)
     ranks = np.empty(len(with_cuts), dtype=np.int64)
     ranks[order] = np.cumsum(is_cut)
-    ranks[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # nulls sort after all others
+    ranks[len(cuts) :][column.is_null().to_numpy(zero_copy_only=False)] = 0  # the sort puts nulls last
     return ranks[len(cuts) :]
 
 
@@ -175,7 +179,7 @@ def _interleave_bits(ranks: Sequence[Int64Array], bits: int) -> Int64Array:
 
 @dataclass(frozen=True, slots=True)
 class Clustering:
-    """A sort order, and the size of the files laid out by it."""
+    """A sort order, and the target size of the files in it."""
 
     order: SortOrder
     mark: str
@@ -187,33 +191,36 @@ class Clustering:
 
 
 def plan_clusters(
-    stored: Sequence[StoredFile], how: Clustering, group_of: Callable[[Sequence[StoredFile]], CompactGroup | None]
+    stored: Sequence[StoredFile],
+    clustering: Clustering,
+    make_group: Callable[[Sequence[StoredFile]], CompactGroup | None],
 ) -> Iterator[CompactGroup]:
-    """Return the groups of files to rewrite, each of one bucket and partition.
+    """Yield the groups of files to rewrite, each of one bucket and partition.
 
-    Takes files outside this order's clusters, and clusters that are small next to them. Skips files of other engines,
-    and a single file that would become one file. ``group_of`` reads the footers of a group, and returns None if one is
-    not of the table.
+    Selects files outside the clusters of this order, and clusters that are small compared with these files. Skips files
+    of other engines, and a single file that would remain one file. ``make_group`` reads the footers of a group, and
+    returns None
+    if the table did not write one of the files.
     """
-    by_place: dict[tuple[object, ...], list[StoredFile]] = {}
+    by_partition: dict[tuple[object, ...], list[StoredFile]] = {}
     for file in stored:
         named = parse_file_offsets(file.location)
         if named is not None:
-            by_place.setdefault((named[0], *file.place), []).append(file)
-    for files in by_place.values():
-        for chosen in _choose_files(files, how):
-            needs_rewrite = len(chosen) > 1 or how.num_lanes(chosen[0].size_bytes) > 1
-            group = group_of(chosen) if needs_rewrite else None
+            by_partition.setdefault((named[0], *file.partition), []).append(file)
+    for files in by_partition.values():
+        for chosen in _choose_files(files, clustering):
+            needs_rewrite = len(chosen) > 1 or clustering.num_lanes(chosen[0].size_bytes) > 1
+            group = make_group(chosen) if needs_rewrite else None
             if group is not None:
                 yield group
 
 
-def _choose_files(files: Sequence[StoredFile], how: Clustering) -> Iterator[list[StoredFile]]:
+def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterator[list[StoredFile]]:
     fresh: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
         marks = parse_cluster_mark(file.location)
-        (clusters.setdefault(marks[1], []) if marks and marks[0] == how.mark else fresh).append(file)
+        (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.mark else fresh).append(file)
     if not fresh:
         return
     parts = list(_cut_by_size(fresh))
@@ -226,7 +233,7 @@ def _choose_files(files: Sequence[StoredFile], how: Clustering) -> Iterator[list
 
 
 def _cut_by_size(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
-    """Cut files in offset order into runs that fit a cluster."""
+    """Split files, in offset order, into runs that fit a cluster."""
     part: list[StoredFile] = []
     for file in sorted(fresh, key=lambda f: _start_offset(f.location)):
         if part and not _fits_cluster([*part, file]):
@@ -253,7 +260,7 @@ def _total_bytes(files: Sequence[StoredFile]) -> int:
 
 
 def write_cluster(
-    how: Clustering, group: CompactGroup, output: FileOutput, projection: LakeProjection
+    clustering: Clustering, group: CompactGroup, output: FileOutput, projection: LakeProjection
 ) -> list[LakeFile]:
     """Write the group's rows as files of one range of the order each, with their offsets in the footers.
 
@@ -262,19 +269,26 @@ def write_cluster(
     """
     if not group.num_rows:
         return []
-    sample = _sample_rows(group, projection.of_columns(how.order.columns), output.files)
-    ranks = ZOrderRanks(how.order, sample)
-    cuts = ranks.lane_bounds(sample, how.num_lanes(group.size_bytes))
+    sample = _sample_rows(group, projection.of_columns(clustering.order.columns), output.files)
+    ranks = ZOrderRanks(clustering.order, sample)
+    cuts = ranks.lane_bounds(sample, clustering.num_lanes(group.size_bytes))
+
+    files = [
+        RowCursor(file.runs, read_split(output.files, split, projection), projection.schema.arrow)
+        for file, split in zip(group.files, group.splits(), strict=True)
+        if file.runs
+    ]
+    ranges = [cursor.runs.range for cursor in files]
+    offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
+    window_offsets = min(max(len(offsets) * BATCH_ROWS // group.num_rows, BATCH_ROWS), _WINDOW_OFFSETS_MAX)
 
     def batches() -> Iterator[tuple[pa.RecordBatch, Int64Array, Int64Array]]:
-        for offsets, rows in _sort_by_offset(group, projection, output.files):
-            yield rows, offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
+        for row_offsets, rows in merge_by_offset(files, offsets, window_offsets):
+            yield rows, row_offsets, np.searchsorted(cuts, ranks.of(rows), side="right")
 
-    ranges = [file.runs.range for file in group.files if file.runs]
-    offsets = OffsetRange(min(r.start for r in ranges), max(r.end for r in ranges))
-    # A file may exceed the target somewhat, so that no small remainder is left.
-    roomy = replace(output, context=replace(output.context, target_file_bytes=2 * how.file_bytes))
-    mark = f"_{how.mark}_{output.ids.new_uuid()[:8]}"
+    # A file may exceed the target, so that no small remainder is left.
+    roomy = replace(output, context=replace(output.context, target_file_bytes=2 * clustering.file_bytes))
+    mark = f"_{clustering.mark}_{output.ids.new_uuid()[:8]}"
     return write_lanes(roomy, group.bucket, offsets, mark, batches())
 
 
@@ -283,28 +297,3 @@ def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAcc
     batches = (batch for split in group.splits() for batch in read_split(files, split, projection))
     samples = [batch.take(pa.array(np.arange(0, batch.num_rows, step))) for batch in batches]
     return pa.Table.from_batches(samples, schema=projection.schema.arrow)
-
-
-def _sort_by_offset(
-    group: CompactGroup, projection: LakeProjection, files: FileAccess
-) -> Iterator[tuple[Int64Array, pa.RecordBatch]]:
-    """Yield the rows with their offsets, ascending, about `BATCH_ROWS` at a time. Files may interleave."""
-    waiting = [
-        RowCursor(file.runs, read_split(files, split, projection), projection.schema.arrow)
-        for file, split in zip(group.files, group.splits(), strict=True)
-        if file.runs
-    ]
-    waiting.sort(key=lambda cursor: cursor.runs.range.start, reverse=True)
-    begin, end = waiting[-1].runs.range.start, max(cursor.runs.range.end for cursor in waiting)
-    width = min(max((end - begin) * BATCH_ROWS // group.num_rows, BATCH_ROWS), _WINDOW_OFFSETS_MAX)
-    open_files: list[RowCursor] = []
-    while begin < end:
-        window = OffsetRange(begin, min(begin + width, end))
-        while waiting and waiting[-1].runs.range.start < window.end:
-            open_files.append(waiting.pop())
-        pieces = [(cursor.runs.within(window), cursor) for cursor in open_files]
-        pieces = [(runs, cursor) for runs, cursor in pieces if runs]
-        if pieces:
-            yield from read_window(pieces)
-        open_files = [cursor for cursor in open_files if cursor.runs.range.end > window.end]
-        begin = window.end if open_files or not waiting else max(window.end, waiting[-1].runs.range.start)

@@ -1,7 +1,7 @@
 """Compaction of a log table's lake, in any format: selects small files and merges them.
 
-Merges files adjacent in offset order, with no file of their bucket and partition in between. All offsets stay known,
-and a range below the log start offset is read from fewer files.
+Merges files that are adjacent in offset order, without a file of their bucket and partition in between. So all offsets
+remain known, and a range below the log start offset is in fewer files.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany
 
 COMPACT_FILES_MIN = 5
-"""Minimum number of small adjacent files worth a rewrite."""
+"""Minimum number of small adjacent files to rewrite."""
 DELETED_SHARE_MIN = 0.1
-"""Share of deleted rows above which a file is rewritten without them; below it, reads cost little more."""
+"""Minimum share of deleted rows for rewriting a file without them. Below it, reads cost little more."""
 SMALL_GROUP_BYTES_MAX: Final = 8 << 20
 COMPACT_BYTES_MAX = 1 << 30
-"""Byte limit of one call, so that a tiering service returns to its rounds. The next call continues."""
-SPREAD_BYTES_MAX: Final = 16 << 30
-"""The same if several processes write the groups of a call in parallel."""
+"""Maximum bytes of one call, so that a tiering service returns to its rounds. The next call continues."""
+DISTRIBUTED_BYTES_MAX: Final = 16 << 30
+"""This maximum if several processes write the groups of a call in parallel."""
 
 R = TypeVar("R")
 Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
@@ -55,12 +55,12 @@ class StoredFile:
     location: str
     size_bytes: int
     num_rows: int
-    place: tuple[Any, ...]
-    """The lake's bucket and partition. Files may be merged if these are equal and they are of one log bucket."""
+    partition: tuple[Any, ...]
+    """The lake's bucket and partition. Only files of one log bucket with equal values may be merged."""
     deletes: tuple[str, ...] = ()
-    """Position delete files that name its rows."""
+    """Position delete files that may delete its rows."""
     own_deletes: tuple[str, ...] = ()
-    """Those of them that name rows of no other file."""
+    """The part of ``deletes`` that applies to this file alone."""
     num_deleted: int = 0
 
 
@@ -82,8 +82,8 @@ class CompactGroup(Portable):
         return sum(file.size_bytes for file in self.stored)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON, without the files' places, which no task needs."""
-        return Portable.to_json(replace(self, stored=tuple(replace(file, place=()) for file in self.stored)))
+        """Return the fields as JSON, without the partitions of files, which no task needs."""
+        return Portable.to_json(replace(self, stored=tuple(replace(file, partition=()) for file in self.stored)))
 
     def splits(self) -> list[LakeSplit]:
         """Return the files as splits, in order."""
@@ -91,25 +91,27 @@ class CompactGroup(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten(Portable):
+class RewrittenGroup(Portable):
     """A rewritten group."""
 
     files: tuple[LakeFile, ...]
     num_read: int
-    """Number of rows read for it."""
+    """Number of rows read for the rewrite."""
 
 
 class GroupWriter(Protocol):
-    """Rewrites groups in this process or another. Like its groups, it is sent as JSON or pickled."""
+    """Rewrites groups in this or another process. The writer and the groups are sent as JSON or pickled."""
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> Rewritten: ...
+    def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup: ...
 
 
-RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[Rewritten]]
-"""Rewrites groups and returns each once, in any order. A failed attempt may be repeated: only the returned files are
-committed, others are orphans."""
+RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[RewrittenGroup]]
+"""Rewrites groups, and returns each result once, in any order.
+
+A failed attempt may be repeated: only the files in the result are committed, and other files are orphans.
+"""
 
 
 def plan_groups(
@@ -120,16 +122,16 @@ def plan_groups(
     Calls ``footers`` only for a bucket and partition with enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
-    by_place: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
+    by_partition: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
     offsets_of_files = footers([file.location for file in candidates])
     for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
-            by_place.setdefault((offsets.bucket, *file.place), []).append((file, offsets))
-    return [group for place in by_place.values() for group in _group_files(place, target_bytes, files_min)]
+            by_partition.setdefault((offsets.bucket, *file.partition), []).append((file, offsets))
+    return [group for files in by_partition.values() for group in _group_files(files, target_bytes, files_min)]
 
 
 def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterator[G]:
-    """Return the first groups within ``bytes_max`` bytes, `COMPACT_BYTES_MAX` by default; at least one."""
+    """Yield the first groups within ``bytes_max`` bytes, by default `COMPACT_BYTES_MAX`; at least one group."""
     most = COMPACT_BYTES_MAX if bytes_max is None else bytes_max
     num_bytes = 0
     for group in groups:
@@ -143,30 +145,31 @@ def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int)
     small: dict[tuple[object, ...], int] = {}
     stored = [file for file in stored if parse_cluster_mark(file.location) is None]
     for file in stored:
-        small[file.place] = small.get(file.place, 0) + (file.size_bytes < target_bytes // 2)
-    return (file for file in stored if small[file.place] >= files_min)
+        small[file.partition] = small.get(file.partition, 0) + (file.size_bytes < target_bytes // 2)
+    return (file for file in stored if small[file.partition] >= files_min)
 
 
 def _group_files(
-    place: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
+    files: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
 ) -> Iterator[CompactGroup]:
-    place.sort(key=lambda pair: pair[1].runs.range.start)
+    files.sort(key=lambda pair: pair[1].runs.range.start)
     run: list[tuple[StoredFile, OffsetFile]] = []
-    for pair in place:
+    for pair in files:
         is_small = pair[0].size_bytes < target_bytes // 2
         run_bytes = sum(file.size_bytes for file, _ in run)
         follows = not run or run[-1][1].runs.range.end <= pair[1].runs.range.start
         if run and (not is_small or not follows or run_bytes + pair[0].size_bytes > target_bytes):
-            yield from _is_worthwhile(run, files_min)
+            yield from _make_worthwhile_group(run, files_min)
             run = []
         if is_small:
             run.append(pair)
-    yield from _is_worthwhile(run, files_min)
+    yield from _make_worthwhile_group(run, files_min)
 
 
-def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
-    """Return the run without leading files that are as large as all after them. So a row is rewritten only a few times
-    in its life, and the number of files grows with the logarithm of their size.
+def _make_worthwhile_group(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+    """Yield the run without leading files that are as large as all later files together, if enough files remain.
+
+    So a row is rewritten only a few times, and the number of files grows with the logarithm of their size.
     """
     sizes = [file.size_bytes for file, _ in run]
     while len(run) >= files_min and sizes[0] >= sum(sizes[1:]):
@@ -176,27 +179,29 @@ def _is_worthwhile(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> 
 
 
 def make_local_runner(storage: Storage, settings: Mapping[str, str], world: World) -> RunGroups:
-    """Return a function that rewrites groups in this process, as `write_groups` does."""
+    """Return a function that rewrites groups in this process. See `write_groups`."""
 
-    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[Rewritten]:
+    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
         return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
 
     return run
 
 
 def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
-    """Rewrite groups in this process. On a remote store small groups are written concurrently."""
+    """Rewrite groups in this process. Small groups on a remote store are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
     threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
     return list(parallel_map(write, groups, threads_max=threads))
 
 
-def rewrite_groups(run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str) -> list[Rewritten]:
-    """Rewrite groups. Raises `CommitConflictError` if one is missing from the result: its rows would be lost."""
+def rewrite_groups(
+    run: RunGroups, groups: Sequence[SizedFile], writer: GroupWriter, location: str
+) -> list[RewrittenGroup]:
+    """Rewrite groups. Raises `CommitConflictError` if a result is missing, because its rows would be lost."""
     rewrites = list(run(groups, writer))
     if len(rewrites) != len(groups):
         raise CommitConflictError(
-            f"lake table {location}: {len(rewrites)} of {len(groups)} file groups were rewritten; try again"
+            f"lake table {location}: {len(rewrites)} of {len(groups)} file groups were rewritten; retry"
         )
     return rewrites
 
@@ -207,13 +212,11 @@ def rewrite_same_rows(
     """Rewrite groups of a log table, and return the new files. Raises `CommitConflictError` if they have other rows."""
     files = list_new_files(rewrite_groups(run, groups, writer, location))
     if sum(file.num_rows for file in files) != sum(group.num_rows for group in groups):
-        raise CommitConflictError(
-            f"lake table {location}: compaction read a different set of rows than planned; try again"
-        )
+        raise CommitConflictError(f"lake table {location}: compaction read a different set of rows than planned; retry")
     return files
 
 
-def list_new_files(rewrites: Iterable[Rewritten]) -> list[LakeFile]:
+def list_new_files(rewrites: Iterable[RewrittenGroup]) -> list[LakeFile]:
     return [file for rewrite in rewrites for file in rewrite.files]
 
 

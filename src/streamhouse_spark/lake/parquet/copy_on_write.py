@@ -1,4 +1,6 @@
-"""Rewrites of data files without some of their rows, in any format: single rows, or the rows of a dropped partition."""
+"""Rewrites of data files without some of their rows, in any format: individual rows, or those of a dropped
+partition.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     OffsetFile,
-    deleted_places_within,
+    deleted_rows_within,
     read_offset_file,
     read_split,
 )
@@ -48,11 +50,14 @@ class FileRewrite:
         return self.offsets.runs.without(self.removed_offsets)
 
 
-def rewrite_without_rows(file: FileRewrite, output: FileOutput, projection: LakeProjection) -> list[LakeFile]:
-    """Write the remaining rows of a file, in order and with their offsets, to new files. They are durable on return.
+def rewrite_without_rows(
+    file: FileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
+) -> list[LakeFile]:
+    """Write the remaining rows of a file to new files, in order and with their offsets. The files are durable on
+    return.
 
-    If no row remains, reads and writes nothing. Memory is bounded by one row group. Raises `CommitConflictError` if the
-    file has other rows than its footer says.
+    Does no I/O if no row remains. Memory is bounded by one row group. Raises `CommitConflictError` if the file has
+    other rows than its footer claims.
     """
     remaining = replace(file.offsets, runs=file.retained_offsets)
     if not remaining.runs:
@@ -61,15 +66,15 @@ def rewrite_without_rows(file: FileRewrite, output: FileOutput, projection: Lake
 
     def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
         position = 0
-        for batch in read_split(output.files, file.split, projection):
-            deleted = deleted_places_within(numbers, position, batch.num_rows)
+        for batch in read_split(files_at(file.split.location), file.split, projection):
+            deleted = deleted_rows_within(numbers, position, batch.num_rows)
             position += batch.num_rows
             yield remaining, copy_live_rows(batch, deleted)
 
     written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
     if sum(written_file.num_rows for written_file in written) != remaining.runs.num_rows:
         raise CommitConflictError(
-            f"lake file {file.split.location} had other rows than its footer says; no row was deleted there, run "
+            f"lake file {file.split.location} has other rows than its footer claims; no rows were deleted, run "
             "streamhouse verify"
         )
     return written
@@ -84,7 +89,7 @@ class ExternalFileRewrite:
     """The lake's bucket."""
     partition: PartitionKey
     sequences: OffsetRange
-    """Sequence numbers of its rows in the lake's manifest, which include those of the remaining rows."""
+    """Sequence numbers of its rows in the lake's manifest. They include those of the remaining rows."""
     removed_positions: OffsetSet
 
     @property
@@ -99,10 +104,10 @@ class ExternalFileRewrite:
 def rewrite_without_positions(
     file: ExternalFileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> LakeFile | None:
-    """Write the remaining rows of a file, in order, to a file without offsets. Returns None if no row remains.
+    """Write the remaining rows of a file to a file without offsets, in order. Returns None if no row remains.
 
-    The package gives this kind of name to no file with offsets. Memory is bounded by one row group. The file is durable
-    on return. Raises `CommitConflictError` if the file has other rows than the manifest says.
+    The name of the file shows that its rows have no offsets. Memory is bounded by one row group. The file is durable on
+    return. Raises `CommitConflictError` if the file has other rows than the manifest claims.
     """
     if not file.num_kept:
         return None
@@ -112,7 +117,7 @@ def rewrite_without_positions(
     try:
         position = 0
         for batch in read_split(files_at(where), file.split, projection):
-            deleted = deleted_places_within(numbers, position, batch.num_rows)
+            deleted = deleted_rows_within(numbers, position, batch.num_rows)
             position += batch.num_rows
             written.add(splitter.cast_to_file_types(copy_live_rows(batch, deleted)), None)
             if written.row_group_is_full:
@@ -123,54 +128,49 @@ def rewrite_without_positions(
     written_file = written.close()
     if written_file.num_rows != file.num_kept:
         raise CommitConflictError(
-            f"lake file {where} had other rows than its manifest says; no row was deleted there, run streamhouse verify"
+            f"lake file {where} has other rows than its manifest claims; no rows were deleted, run streamhouse verify"
         )
     return written_file
 
 
 @dataclass(frozen=True, slots=True)
-class PartialFile:
-    """A data file that loses some of its rows."""
-
-    split: LakeSplit
-    offsets: OffsetFile
-    first_retained: int
-
-    @property
-    def kept_rows(self) -> int:
-        return self.offsets.runs.num_rows - self.first_retained
-
-
-@dataclass(frozen=True, slots=True)
 class FilesToDrop(Generic[T]):
-    """The data files that a snapshot loses."""
+    """The data files that a partition drop removes."""
 
     files: tuple[T, ...]
-    cut: tuple[PartialFile, ...]
-    """The files that keep some of their rows."""
+    partial: tuple[FileRewrite, ...]
+    """The files that keep some of their rows, which are rewritten."""
     is_whole: bool
-    """No row of the partitions stays."""
+    """Whether no row of the partitions remains."""
     file_rows: int
     foreign_rows: int
     """Rows in files of other engines, which never had offsets, without individually deleted rows."""
     deleted_rows: int = 0
-    """Individually deleted rows, which count as missing already."""
+    """Individually deleted rows, which are already counted as missing."""
 
     @property
     def kept_rows(self) -> int:
-        return sum(file.kept_rows for file in self.cut)
+        return sum(file.retained_offsets.num_rows for file in self.partial)
 
     @property
     def rows(self) -> int:
         return self.file_rows - self.kept_rows - self.deleted_rows
 
+    def rewrite_partial_files(
+        self, output: FileOutput, projection: LakeProjection, files_at: FilesAt
+    ) -> list[LakeFile]:
+        """Write the remaining rows of partly dropped files, with their offsets, to new files."""
+        return [
+            written for file in self.partial for written in rewrite_without_rows(file, output, projection, files_at)
+        ]
+
     def report(self) -> LakeDropReport:
         return LakeDropReport(len(self.files), self.rows, self.kept_rows)
 
     def properties_after(self, offsets: LakeOffsets | None, table_uuid: str) -> dict[str, str]:
-        """Return the properties of the snapshot without the files, on top of one with these offsets.
+        """Return the properties of the snapshot of the drop, which follows a snapshot with these offsets.
 
-        Files of other engines have no offsets: if the lake has none, there is nothing to count.
+        Returns none if the lake has no offsets, because the rows of other engines' files are not counted.
         """
         return {} if offsets is None else offsets.with_dropped(self.rows, self.foreign_rows).to_properties(table_uuid)
 
@@ -178,20 +178,20 @@ class FilesToDrop(Generic[T]):
 def find_files_to_drop(
     candidates: Iterable[tuple[T, LakeSplit]], files_at: FilesAt, writers: Collection[str], below: Mapping[int, int]
 ) -> FilesToDrop[T]:
-    """Find the files of the partitions with rows below the offsets. Files of other engines are dropped whole."""
+    """Return the files of the partitions with rows below the offsets. Files of other engines are dropped whole."""
     selected: list[tuple[T, LakeSplit]] = []
-    cut: list[PartialFile] = []
+    partial: list[FileRewrite] = []
     is_whole = True
     for file, split in candidates:
-        first, offset_file_of_split = find_first_retained(files_at, writers, split.location, split.num_rows, below)
+        first, offset_file = _find_first_retained(files_at, writers, split.location, split.num_rows, below)
         is_whole &= first == split.num_rows
         if first > 0:
             selected.append((file, split))
-        if offset_file_of_split is not None and 0 < first < split.num_rows:
-            cut.append(PartialFile(split, offset_file_of_split, first))
+        if offset_file is not None and 0 < first < split.num_rows:
+            partial.append(FileRewrite(split, offset_file, offset_file.runs.rows(0, first)))
     foreign_rows = sum(split.num_rows for _, split in selected if has_external_name(split.location))
     file_rows = sum(split.num_rows for _, split in selected)
-    return FilesToDrop(tuple(file for file, _ in selected), tuple(cut), is_whole, file_rows, foreign_rows)
+    return FilesToDrop(tuple(file for file, _ in selected), tuple(partial), is_whole, file_rows, foreign_rows)
 
 
 def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, drop: Callable[[], T]) -> T:
@@ -203,18 +203,18 @@ def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, dro
         except CommitConflictError as error:
             conflict = error
     raise CommitConflictError(
-        f"lake table {lake}: other writers won {ATTEMPTS_MAX} times in a row ({conflict}); nothing of {chosen} was "
-        "dropped, try again"
+        f"lake table {lake}: {ATTEMPTS_MAX} attempts conflicted with concurrent writers ({conflict}); nothing of "
+        f"{chosen} was dropped, retry"
     )
 
 
-def find_first_retained(
+def _find_first_retained(
     files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
 ) -> tuple[int, OffsetFile | None]:
-    """Return the first row of a file that stays, and the file's offsets if they had to be read.
+    """Return the first row of a file to keep, and the file's offsets if they had to be read.
 
-    Files of other engines are dropped whole, and so are those of a previous owner of the lake, which only their footers
-    distinguish. Reads no footer if no offsets are dropped.
+    Files of other engines and of a previous owner of the lake are dropped whole. Only its footer identifies a file of a
+    previous owner. Reads no footer if no offsets are dropped.
     """
     named = parse_file_offsets(location)
     if named is None or named[1].end <= below.get(named[0], 0):
@@ -228,50 +228,21 @@ def find_first_retained(
 
 
 def has_external_name(location: str) -> bool:
-    """Return whether a file is certainly another engine's: its rows have no offsets."""
+    """Return whether the name proves that another engine wrote the file, so that its rows have no offsets."""
     return parse_file_offsets(location) is None
 
 
-def rewrite_partial_files(
-    cuts: Iterable[PartialFile], output: FileOutput, projection: LakeProjection, files_at: FilesAt
-) -> list[LakeFile]:
-    """Write the remaining rows of partly dropped files, with their offsets, to new files."""
-    return [file for cut in cuts for file in _rewrite_partial_file(cut, output, projection, files_at)]
-
-
-def _rewrite_partial_file(
-    cut: PartialFile, output: FileOutput, projection: LakeProjection, files_at: FilesAt
-) -> list[LakeFile]:
-    remaining = replace(cut.offsets, runs=cut.offsets.runs.rows(cut.first_retained, cut.offsets.runs.num_rows))
-
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
-        position = 0
-        for batch in read_split(files_at(cut.split.location), cut.split, projection):
-            skipped = min(max(cut.first_retained - position, 0), batch.num_rows)
-            position += batch.num_rows
-            if skipped < batch.num_rows:
-                yield remaining, batch.slice(skipped)
-
-    written = rewrite_files(output, remaining.bucket, remaining.runs.range, batches())
-    if sum(f.num_rows for f in written) != remaining.runs.num_rows:
-        raise CommitConflictError(
-            f"lake file {cut.split.location} had other rows than its footer says; nothing was dropped, run "
-            "streamhouse verify"
-        )
-    return written
-
-
 def require_tiered(location: str, lake_offsets: Mapping[int, int], below: Mapping[int, int]) -> None:
-    """Require that the lake holds all rows to drop: otherwise the next round would add them again.
+    """Require that the lake has all rows to drop. Otherwise the next round would add them again.
 
-    ``lake_offsets`` are the lake's offsets. Raises `LakeRolledBackError`.
+    Raises `LakeRolledBackError`.
     """
     shortfall = {
         bucket: (lake_offsets.get(bucket, 0), end) for bucket, end in below.items() if lake_offsets.get(bucket, 0) < end
     }
     if shortfall:
         raise LakeRolledBackError(
-            f"lake table {location}: it holds less than was tiered before (bucket: found, expected) {shortfall}; "
-            "nothing was dropped. Roll the lake forward to its newest snapshot, or rebuild it (streamhouse retier), "
+            f"lake table {location} has fewer rows than were tiered (bucket: offset, expected) {shortfall}; "
+            "nothing was dropped. Roll the lake forward to its latest snapshot, or rebuild it (streamhouse retier), "
             "then drop the partition again"
         )

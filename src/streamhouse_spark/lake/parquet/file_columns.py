@@ -1,4 +1,4 @@
-"""Columns of a table in one lake file: found by field id and cast to the table's types."""
+"""Columns of a table in one lake file: found by field id, and cast to the table's types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELD_ID = b"PARQUET:field_id"
 
 
 class FileColumns:
-    """The projection's columns in one file, and their casts to the table's types."""
+    """The projected columns in one file, and their casts to the table's types."""
 
     def __init__(
         self, file: pq.ParquetFile, location: str, projection: LakeProjection, field_names: FieldNames = ()
@@ -36,7 +36,7 @@ class FileColumns:
         written = (file.metadata.metadata or {}).get(FIELD_IDS_KEY.encode())
         if written is not None and written != field_ids_text(by_id).encode():
             raise CorruptDataError(
-                f"lake file {location} has field ids {field_ids_text(by_id)}, it was written with {written!r}; "
+                f"lake file {location} has field ids {field_ids_text(by_id)}, expected {written!r} as written; "
                 "restore it, or rebuild the lake from the log (streamhouse retier)"
             )
         if field_names:
@@ -46,7 +46,7 @@ class FileColumns:
             column = projection.schema.columns[projection.lake_names.index(None)].name
             raise LakeMismatchError(
                 f"lake file {location} was written by another engine without field ids, and column '{column}' cannot "
-                "be found by name, because columns were renamed or dropped; rewrite the file there"
+                "be found by name, because columns were renamed or dropped; rewrite the file with that engine"
             )
         by_name = {name: name for name in file_schema.names} if not by_id else {}
         self.schema: pa.Schema = projection.schema.arrow
@@ -68,10 +68,10 @@ class FileColumns:
             column.name: None if name is None else file_schema.field(name)
             for name, column in zip(stored_fields, projection.schema.columns, strict=True)
         }
-        """Column of the table → column of the file; None if the file does not have it."""
+        """Column of the table → column of the file, or None if the file does not have it."""
         self.names = [name for name in stored_fields if name is not None]
         if not self.names:
-            # At least one column must be read to get the number of rows: the narrowest.
+            # Arrow needs at least one column to return the number of rows: read the narrowest.
             self.names = [min(file_schema, key=lambda f: _width_bits(f.type)).name]
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -83,12 +83,14 @@ class FileColumns:
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
-    """Return the ids of a file's columns for its footer: a flipped bit in an id would read as a column of nulls."""
+    """Return the ids of a file's columns for its footer. They detect a flipped bit in an id, which would hide a
+    column.
+    """
     return ",".join(str(field_id) for field_id in field_ids)
 
 
 def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
-    """Return the nested fields of the column with that name, by their paths inside it."""
+    """Return the nested fields of a column, with their paths inside the column."""
     begin = "" if name is None else join_path((name,)) + "."
     return tuple((field_id, path.removeprefix(begin)) for field_id, path in field_names if path.startswith(begin))
 
@@ -96,14 +98,16 @@ def _nested_names(name: str | None, field_names: FieldNames) -> FieldNames:
 def _make_column_cast(
     stored: pa.Field, target: pa.DataType, ids: Sequence[int | None] | None, location: str, names: FieldNames
 ) -> ColumnCast:
-    """Return the function that casts a file's column to the table's type. ``ids`` are the nested field ids of a column
-    that changed inside, ``names`` their names in a file without ids.
+    """Return the function that casts a file's column to the table's type.
+
+    ``ids`` are the nested field ids of a column whose nested fields changed. ``names`` are their names in a file
+    without ids.
     """
     if is_variant(target) and not stored.type.equals(target):
         if not has_variant_fields(stored.type):
             raise LakeMismatchError(
-                f"lake file {location} has parts of the VARIANT column '{stored.name}' in columns of their own "
-                f"({stored.type}), which are not read here; rewrite the file without shredding"
+                f"lake file {location} stores VARIANT column '{stored.name}' shredded ({stored.type}), which is not "
+                "supported; rewrite the file without shredding"
             )
         return as_variant
     if is_variant(stored.type) and not is_variant(target):  # another engine's struct with exactly these fields
@@ -119,7 +123,7 @@ def _make_column_cast(
     if None in own:
         raise LakeMismatchError(
             f"lake file {location} was written by another engine without the ids of the fields inside column "
-            f"'{stored.name}', which were changed: they cannot be told by their names; rewrite the file there"
+            f"'{stored.name}', which cannot be found by name, because they changed; rewrite the file with that engine"
         )
     return make_cast(stored.type, own, target, ids)
 

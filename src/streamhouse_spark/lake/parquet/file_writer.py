@@ -1,4 +1,4 @@
-"""Writer of one Parquet data file, in any lake format, and the properties of the table that it needs."""
+"""Writer of one Parquet data file, in any lake format, and the table properties that it needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLUSTERED_NAME = re.compile(
 )
 
 PartitionKey: TypeAlias = tuple[bytes | None, ...]
-"""Values of the partition fields in the lake's binary form; None for null."""
+"""Values of the partition fields in the binary form of the lake. None for null."""
 
 
 class PartitionPart(Protocol):
@@ -45,24 +45,26 @@ class PartitionPart(Protocol):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the rows' bucket, null for a null column, instead of derived from the column."""
+        """Whether the value is the bucket of the rows, or null for a null column, instead of a function of the
+        column.
+        """
 
     def derived(self, column: pa.Array) -> pa.Array:
-        """Return the value of each row, from the column of the data files."""
+        """Return the partition value of each row, from the source column of the data files."""
 
     def encoded(self, value: pa.Scalar) -> bytes | None: ...
 
 
 class FileSpec(Protocol):
-    """Properties of the lake table that a task needs to write its files."""
+    """The properties of the lake table that a task needs to write its files."""
 
     @property
     def data_location(self) -> str:
-        """The folder of the data files, or a parent of it."""
+        """The folder of the data files, or a parent folder."""
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The columns of a data file, each with its field id."""
+        """The columns of a data file with their field ids."""
 
     @property
     def schema_id(self) -> int: ...
@@ -85,11 +87,11 @@ class FileSpec(Protocol):
         """Return the location of the files of a partition and bucket."""
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
-        """Return statistics from a footer, as in `LakeFile.columns`."""
+        """Return the statistics in a footer, in the form of `LakeFile.columns`."""
 
 
 def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, Any]:
-    """Return the writer options of all data files of the package, with this compression."""
+    """Return the Parquet writer options of the package's data files, with this compression."""
     return {
         "compression": "none" if codec == "uncompressed" else codec,
         "compression_level": level,
@@ -101,7 +103,7 @@ def writer_options(codec: str = "zstd", level: int | None = None) -> dict[str, A
 
 
 def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> list[int]:
-    """Return the field ids of the columns ``names``, case-insensitive, or of all."""
+    """Return the field ids of the columns ``names``, case-insensitively, or of all columns."""
     ids = [int(field.metadata[FIELD_ID]) for field in file_schema]
     if names is None:
         return ids
@@ -110,7 +112,7 @@ def field_ids(file_schema: pa.Schema, names: Iterable[str] | None = None) -> lis
 
 
 def may_hold(location: str, bucket: int, offsets: OffsetRange) -> bool:
-    """Return whether a file, by its name, can hold offsets of the range. Files of other engines cannot."""
+    """Return whether a file may have offsets of the range, by its name. Files of other engines have none."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return False
@@ -119,7 +121,7 @@ def may_hold(location: str, bucket: int, offsets: OffsetRange) -> bool:
 
 
 def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
-    """Return a file's bucket and a range that covers its offsets, from its name. None for a file of another engine."""
+    """Return a file's bucket and a range that covers its offsets, by its name. None for a file of another engine."""
     name = location.rpartition("/")[2]
     if not is_own_name(name):
         return None
@@ -128,18 +130,18 @@ def parse_file_offsets(location: str) -> tuple[int, OffsetRange] | None:
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a name is one that this package gives to files with offsets."""
+    """Return whether the package gives such a name to files with offsets."""
     parts = _name_parts(name)
     return len(parts) == 4 and all(part.isdigit() for part in parts[:3])
 
 
 def _name_parts(name: str) -> list[str]:
-    """Return bucket, first offset, end of the range, and the rest, from the name of a file of this package."""
+    """Return bucket, first offset, end of the range, and the rest, from the name of a file of the package."""
     return name.removeprefix("data-").split("-")
 
 
 def parse_file_end(location: str) -> tuple[int, int] | None:
-    """Return the bucket of a file of the package and the end of its offset range by its name, else None."""
+    """Return a file's bucket and the end of its offset range, by its name. None for a file of another engine."""
     parts = _name_parts(location.rpartition("/")[2])
     numbers = [int(part) for part in parts[:-1] if part.isdigit()]
     is_own = len(numbers) == len(parts) - 1 and len(numbers) in (2, 3)
@@ -152,29 +154,29 @@ def is_keyed_file(location: str) -> bool:
 
 
 def parse_cluster_mark(location: str) -> tuple[str, str] | None:
-    """Return the marks of a file's sort order and cluster, from its name. None for files without them."""
+    """Return the marks of the sort order and of the cluster in a file's name, or None."""
     match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
     return (match[1], match[2]) if match else None
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutput:
-    """Where a task writes data files of a table, and in what form."""
+    """The output of a task: its context, and the access to the files that it writes."""
 
     context: WriteContext
     spec: FileSpec
-    """The lake's part of the context."""
+    """The format's part of the context."""
     files: FileAccess
     ids: Ids
 
 
 class PartitionFile:
-    """A data file of one partition value, created with its first row group.
+    """A data file of one partition, created with its first row group.
 
-    Its name holds the bucket, its first offset and the end of its range, so that a reader knows without opening it
-    which offsets it can hold. The footer holds the exact offsets. Rows with a primary key have no offsets in the lake:
-    the name holds only the end, and the footer names the sort columns. Rows of other engines have no offsets either,
-    and their file has neither; see `copy_on_write.rewrite_without_positions`.
+    The name contains the bucket, the first offset and the end of the range, so that a reader knows without opening the
+    file which offsets it may have. The footer contains the exact offsets. In a primary-key table, rows have no offsets
+    in the lake: the name contains only the end, and the footer the sort columns. Rows of other engines have no offsets:
+    their file has none in its name and footer; see `copy_on_write.rewrite_without_positions`.
     """
 
     def __init__(
@@ -212,10 +214,7 @@ class PartitionFile:
         return self._num_buffered >= ROW_GROUP_ROWS_MAX or self.buffered_bytes >= ROW_GROUP_BYTES_MAX
 
     def add(self, rows: pa.RecordBatch, runs: OffsetSet | None) -> int:
-        """Add rows; ``runs`` are their offsets, if they have any.
-
-        Returns the number of bytes that these rows add to the buffer.
-        """
+        """Add rows to the buffer, and return their bytes. ``runs`` are their offsets, if they have any."""
         num_bytes: int = rows.nbytes
         self._rows.append(rows)
         self._num_buffered += rows.num_rows
@@ -228,7 +227,7 @@ class PartitionFile:
         return num_bytes
 
     def write_row_group(self) -> int:
-        """Write the buffered rows as a row group. Returns the number of bytes freed."""
+        """Write the buffered rows as a row group, and return the freed bytes."""
         if not self._rows:
             return 0
         table = without_null_parts(pa.Table.from_batches(self._rows, schema=self._spec.file_schema))
@@ -277,14 +276,14 @@ class PartitionFile:
         )
 
     def abandon(self, error: BaseException | None) -> None:
-        """Abandon the file. It is deleted if the storage allows it; otherwise it is an orphan."""
+        """Abandon the file. If the storage cannot delete it, it is an orphan."""
         failure = error or RuntimeError("the file was abandoned")
         if self._writer is not None:
-            self._writer.is_open = False  # otherwise it logs an error when it is collected
+            self._writer.is_open = False  # otherwise the garbage collector makes it log an error
         self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
     def _open_writer(self) -> pq.ParquetWriter:
-        import pyarrow.parquet as pq  # readers need this module too, but not the library
+        import pyarrow.parquet as pq  # readers import this module but do not need the library
 
         if self._writer is None:
             first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]

@@ -1,15 +1,15 @@
-"""A checksum in each Parquet file of the package, over the parts without one in Parquet: footer and page index.
+"""A checksum in each Parquet file of the package, of the parts without a checksum in Parquet: footer and page index.
 
-The last entry of the footer's key-value metadata is ``streamhouse.footer-xxh3``, whose value has a fixed length:
+The last entry of the footer's key-value metadata is ``streamhouse.footer-xxh3``. Its value has a fixed length:
 
-    <XXH3-64 of the footer>-<XXH3-64 of the page index>-<where the page index begins>
+    <XXH3-64 of the footer>-<XXH3-64 of the page index>-<start of the page index>
 
-The footer is everything from its Thrift structure to the end of the file, with the 16 digits of its own checksum as
-zeros; the page index is everything between the last row group and the footer. So the file can be verified without any
-other metadata, and other engines skip the additional entry.
+The footer is everything from its Thrift structure to the end of the file, with zeros as the 16 digits of its own
+checksum. The page index is everything between the last row group and the footer. So the file can be verified without
+other metadata, and other engines ignore the entry.
 
-A bit flip may hit the entry itself. So the entry is searched in the bytes, not by Parquet's reader, and half of its
-frame proves that it existed.
+A bit flip may damage the entry itself. So the entry is found in the bytes instead of by Parquet's reader, and half of
+its frame proves that it existed.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
 KEY = "streamhouse.footer-xxh3"
 TAIL_BYTES = 64 << 10
-"""Bytes read from the end of a file at once, as Arrow does: few footers are longer."""
+"""Bytes that are read from the end of a file at first, as by Arrow. Few footers are longer."""
 
 _VALUE = re.compile(rb"([0-9a-f]{16})-([0-9a-f]{16})-([0-9]{20})")
 _VALUE_BYTES = 54
 _DIGITS = 16
 _FRONT = b"\x18" + bytes([len(KEY)]) + KEY[:16].encode()
 _BACK = KEY[16:].encode() + b"\x18" + bytes([_VALUE_BYTES])
-"""Bytes that Thrift's compact protocol writes before the value; no other key of the package has this length."""
+"""Bytes of Thrift's compact protocol before the value. No other key of the package has this length."""
 _FRAME = _FRONT + _BACK
 _END_BYTES = 8
-"""Bytes of the length of the Thrift structure, 4, and of the magic."""
+"""Bytes of the length of the Thrift structure, which are 4, and of the magic bytes."""
 _OWN_NAME = re.compile(
     r"(data-)?[0-9]{5}-(deletes|[0-9]{20}(-[0-9]{20})?)(-[0-9a-f]{32})+(_[0-9a-f]{8}_[0-9a-f]{8})?\.parquet"
 )
@@ -55,7 +55,7 @@ class FooterChecksum:
 
 
 def close_with_checksum(writer: pq.ParquetWriter, sink: CountingWriter, described: Mapping[str, str]) -> None:
-    """Finish a Parquet file whose rows are all written. Its footer holds ``described`` and the checksums."""
+    """Finish a Parquet file after its last row group. Its footer contains ``described`` and the checksums."""
     start = sink.size_bytes
     writer.add_key_value_metadata({**described, KEY: _format_value(b"", b"", start)})
     with sink.buffer_and_change(lambda written: _add_checksums(written, start)):
@@ -67,7 +67,7 @@ def _add_checksums(written: bytes, start: int) -> bytes:
     footer_at = len(written) - _footer_bytes(written)
     value_at = written.rfind(_FRAME) + len(_FRAME)
     if value_at < footer_at + len(_FRAME):
-        raise CorruptDataError("the Parquet writer left out an entry of the footer; nothing was written, report this")
+        raise CorruptDataError("the Parquet writer omitted an entry of the footer; nothing was written, report this")
     before, rest = written[:value_at], written[value_at + _VALUE_BYTES :]
     index_hash = _hash(written[:footer_at])
     blank = before + _format_value(b"", index_hash, start).encode() + rest
@@ -87,13 +87,13 @@ def _footer_bytes(tail: bytes) -> int:
 
 
 def read_checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData | None:
-    """Return the footer of a file, verified if it has a checksum. None for a file with another engine's name.
+    """Return the footer of a file, verified if it has a checksum. Returns None for a file with another engine's name.
 
-    Costs the same reads as Arrow's. Raises `CorruptDataError` on a mismatch, and Arrow's errors.
+    Sends the requests that Arrow would send. Raises `CorruptDataError` on a mismatch, and Arrow's errors.
     """
     if not _is_own(location):
         return None
-    from pyarrow import parquet as pq  # readers of rows that are only in the log do not need it
+    from pyarrow import parquet as pq  # reads of the log alone do not need it
 
     tail = _tail(source)
     _read_checksum(tail, location)
@@ -103,7 +103,7 @@ def read_checked_footer(source: pa.NativeFile, location: str) -> pq.FileMetaData
 def is_whole(source: pa.NativeFile, location: str) -> bool:
     """Return whether the file has a checksum. Raises `CorruptDataError` if its footer or page index does not match.
 
-    Sends one request, and one more for each part beyond the last `TAIL_BYTES`.
+    Sends one request, and another for each part before the last `TAIL_BYTES`.
     """
     if not _is_own(location):
         return False
@@ -125,12 +125,12 @@ def is_whole(source: pa.NativeFile, location: str) -> bool:
 
 
 def _is_own(location: str) -> bool:
-    """Return whether the name is the package's. Another engine may have copied the entry into its own file."""
+    """Return whether the package writes such names. Another engine may have copied the entry into its own file."""
     return _OWN_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
 def _tail(source: pa.NativeFile) -> bytes:
-    """Return the end of a file, including the whole footer if the end has the footer's length."""
+    """Return the end of a file, which includes the whole footer unless its length is damaged."""
     size = source.size()
     tail: bytes = source.read_at(min(size, TAIL_BYTES), max(size - TAIL_BYTES, 0))
     if len(tail) < _footer_bytes(tail) <= size:
@@ -139,7 +139,7 @@ def _tail(source: pa.NativeFile) -> bytes:
 
 
 def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
-    """Return the checksum entry at the end of a file, after verifying the footer. None if there is none."""
+    """Return the checksum entry at the end of a file after verifying the footer, or None if there is none."""
     frame_at = tail.rfind(_FRAME)
     if frame_at < 0:
         if _FRONT in tail or _BACK in tail:
@@ -157,6 +157,6 @@ def _read_checksum(tail: bytes, location: str) -> FooterChecksum | None:
 
 def _mismatch(location: str, part: str) -> CorruptDataError:
     return CorruptDataError(
-        f"lake file {location}: its {part} does not match its checksum, so readers may miss rows without an error; "
+        f"lake file {location}: its {part} does not match its checksum, so reads may silently miss rows; "
         "restore it, or rebuild the lake from the log (streamhouse retier)"
     )

@@ -1,5 +1,7 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of any split of a lake: a plain data file, or primary-key files merged into one sequence, each key once."""
+"""Reads of a split of any lake: a plain data file, or primary-key files that are merged so that each key has
+one row.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ from streamhouse_spark.lake.types import Filter, LakeProjection, LakeSplit, Live
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 RUN_BYTES_MAX = 128 << 20
-"""Bytes in memory sorted at once."""
+"""Maximum bytes that are sorted in memory together."""
 
 
 class MergedRows:
-    """The live rows of several files. For rows with equal keys, which only other engines write, the latest file's row
-    wins.
+    """The live rows of several files, merged by key. The row in the latest file wins; only other engines write equal
+    keys.
 
-    Memory is bounded by one row group per file that is sorted by key, as the package's are. Other files are sorted
-    first in runs (`split_into_sorted_runs`), spilled to the local disk if they are large.
+    Memory is bounded by one row group per file that is sorted by key, as the package's files are. Other files are first
+    split into sorted runs (`split_into_sorted_runs`), which are spilled to the local disk if they are large.
     """
 
     def __init__(
@@ -44,32 +46,30 @@ class MergedRows:
         key_ids: Sequence[int],
         key_indexes: Sequence[int],
     ) -> None:
-        """Take files, oldest first. ``key_indexes`` are the places of the columns ``key_ids`` in the projection."""
+        """``key_indexes`` are the indexes of the columns ``key_ids`` in the projection."""
         self._files = files
         self._oldest_first = oldest_first
         self._projection = projection
         self._order = ",".join(map(str, key_ids))
-        self._key_places = key_indexes
+        self._key_indexes = key_indexes
         self.num_read = 0
-        self.num_given = 0
+        self.num_returned = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the merged rows in batches. Raises `CorruptDataError` if a file is not in the order that it claims."""
+        """Yield the merged rows. Raises `CorruptDataError` if a file is not sorted as its footer claims."""
         with TemporaryDirectory(prefix="streamhouse-merge-") as folder:
             cursors = [
-                KeyCursor(run, self._key_places, file.location)
+                KeyCursor(run, self._key_indexes, file.location)
                 for file in self._oldest_first
                 for run in self._sorted_sequences(file, Path(folder))
             ]
-            while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
-                bound = min(cursor.last_key for cursor in cursors)
-                parts = [cursor.take(bound) for cursor in cursors]
-                for rows in self._merge([part for part in parts if part.num_rows]):
-                    self.num_given += rows.num_rows
+            for parts in _read_by_key(cursors):
+                for rows in self._merge([rows for rows, _ in parts]):
+                    self.num_returned += rows.num_rows
                     yield rows
 
     def _sorted_sequences(self, file: LiveFile, folder: Path) -> Sequence[Iterator[pa.RecordBatch]]:
-        """Return the rows as sequences of ascending keys. For equal keys the later sequence has the newer row."""
+        """Return the rows as sequences of ascending keys. A later sequence has the newer row of a key."""
         batches = self._count_rows(read_row_groups(self._files, file, self._projection))
         if read_sort_fields(self._files, file.location) == self._order:
             return [batches]
@@ -89,28 +89,28 @@ class MergedRows:
         return merged[0] if len(merged) == 1 else pa.concat_batches(merged)
 
     def _merge(self, parts: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Merge rows by key; the last of equal keys wins."""
+        """Merge rows by key. The last row of a key wins."""
         if not parts:
             return
         if len(parts) == 1 and _is_ascending(self._keys(parts[0])):
             yield parts[0]
             return
         rows = pa.Table.from_batches(parts, self._projection.schema.arrow)
-        keys = encode_keys([combine_chunks(rows.column(place)) for place in self._key_places])
+        keys = encode_keys([combine_chunks(rows.column(index)) for index in self._key_indexes])
         order, is_first = sort_by_key(keys)
         ends = np.append(np.flatnonzero(is_first)[1:], len(order)) - 1
         yield from take_rows(rows, order[ends], distinct=True).to_batches()
 
     def _keys(self, rows: pa.RecordBatch) -> pa.BinaryArray:
-        return encode_keys([rows.column(place) for place in self._key_places])
+        return encode_keys([rows.column(index) for index in self._key_indexes])
 
 
 class KeyCursor:
-    """The remaining rows of one file, whose keys ascend."""
+    """A reader of one file with ascending keys."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], key_indexes: Sequence[int], location: str) -> None:
         self._batches = batches
-        self._key_places = key_indexes
+        self._key_indexes = key_indexes
         self._location = location
         self._rows: pa.RecordBatch | None = None
         self._keys: pa.BinaryArray = pa.array([], pa.binary())
@@ -122,27 +122,30 @@ class KeyCursor:
             if self._rows is None:
                 return False
             if self._rows.num_rows:
-                self._keys = encode_keys([self._rows.column(place) for place in self._key_places])
+                self._keys = encode_keys([self._rows.column(index) for index in self._key_indexes])
                 if not _is_ascending(self._keys) or self._keys[0].as_py() <= self.last_key:
                     raise CorruptDataError(
-                        f"lake file {self._location} says that its rows are sorted by the primary key, and they are "
-                        "not; restore it, "
-                        "or rebuild the lake from the log (streamhouse retier)"
+                        f"lake file {self._location} is not sorted by the primary key, as its metadata claims; "
+                        "restore it, or rebuild the lake from the log (streamhouse retier)"
                     )
                 self.last_key = self._keys[-1].as_py()
         return True
 
-    def take(self, bound: bytes) -> pa.RecordBatch:
-        """Take the rows up to the key ``bound``, which must be within the loaded rows."""
-        return self.take_with_keys(bound)[0]
-
-    def take_with_keys(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
-        """Take rows as `take` does, with their keys."""
+    def take(self, bound: bytes) -> tuple[pa.RecordBatch, pa.BinaryArray]:
+        """Return and consume the rows up to the key ``bound``, with their keys. Loaded rows must reach ``bound``."""
         assert self._rows is not None
         end = bisect_right(range(len(self._keys)), bound, key=lambda i: self._keys[i].as_py())
         rows, keys = self._rows.slice(0, end), self._keys.slice(0, end)
         self._rows, self._keys = self._rows.slice(end), self._keys.slice(end)
         return rows, keys
+
+
+def _read_by_key(cursors: Sequence[KeyCursor]) -> Iterator[list[tuple[pa.RecordBatch, pa.BinaryArray]]]:
+    """Yield the next rows of the cursors with their keys, up to a key that all cursors have loaded."""
+    while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
+        bound = min(cursor.last_key for cursor in cursors)
+        parts = [cursor.take(bound) for cursor in cursors]
+        yield [part for part in parts if part[0].num_rows]
 
 
 def _is_ascending(keys: pa.BinaryArray) -> bool:
@@ -160,10 +163,9 @@ def split_into_sorted_runs(
     folder: Path,
     batch_rows: int,
 ) -> list[Iterator[pa.RecordBatch]]:
-    """Split rows into runs, in order, each sorted by ``sort`` and returned in batches of ``batch_rows``.
+    """Split rows into runs, in order. Each run is sorted by ``sort`` and returned in batches of ``batch_rows``.
 
-    A single run stays in memory. Several are written to files in ``folder`` and memory-mapped; they are private to this
-    process and deleted with the folder.
+    A single run stays in memory. Several runs are written to files in ``folder`` and memory-mapped.
     """
     runs: list[Iterator[pa.RecordBatch]] = []
     waiting: list[pa.RecordBatch] = []
@@ -211,12 +213,13 @@ def read_split(
     deleted: Positions = NO_POSITIONS,
     threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a split, with exactly the projection's columns and types.
+    """Yield the rows of a split, with exactly the projection's columns and types.
 
-    Rows come in file order, or in key order without duplicates for merged files. A plain file is pruned by ``node``,
-    the tree of a filter, and by its positions ``deleted``, and decoded by ``threads``. Merged files are not: a row that
-    does not match the filter may still replace an older one. Memory is bounded by a batch, for merged files by one row
-    group of each. Raises `SnapshotExpiredError` if a file is missing, `CorruptDataError` if it cannot be read.
+    Rows are in file order, or in key order without duplicates for merged files. Row groups and the positions
+    ``deleted`` of a plain file are skipped as in `parquet.reader.read_split`. Merged files are read completely, because
+    a row that does not match the filter may replace an older row. Memory is bounded by a batch, or for merged files by
+    one row group of each file. Raises `SnapshotExpiredError` if a file is missing, and `CorruptDataError` if it cannot
+    be read.
     """
     if split.merge is None:
         yield from parquet_read.read_split(
@@ -226,7 +229,7 @@ def read_split(
     merged = NewestRows(files, split.merge, projection)
     for rows in merged.batches():
         columns = rows.select(list(range(len(projection.schema.columns))))
-        # A row that does not match the filter still replaces an older one, so the filter comes last.
+        # A row that does not match the filter still replaces an older row, so the filter is applied last.
         if filter is not None:
             yield from select_matching_rows(pa.Table.from_batches([columns]), filter).to_batches()
         elif columns.num_rows:
@@ -234,47 +237,46 @@ def read_split(
 
 
 class NewestRows:
-    """Primary-key files merged into one sequence: per key the row with the largest sequence number, unless it is a
-    delete.
+    """Primary-key files merged by key. The row with the largest sequence number wins, and is omitted if it is a delete.
 
-    Reads the files in parallel in key order, so memory is bounded by one row group of each.
+    Reads the files together in key order, so memory is bounded by one row group of each.
     """
 
     def __init__(self, files: FileAccess, merge: MergedFiles, projection: LakeProjection) -> None:
         self._files = files
         self._merge = merge
         self.projection = _add_columns(projection, merge.by)
-        """The projection to read: the requested columns, then missing columns of the key, sequence and kind."""
+        """The projection to read: the requested columns, then missing columns of the key, sequence number and change
+        type.
+        """
         fields = list(self.projection.field_ids)
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
-        self._key_places = key
+        self._key_indexes = key
         self.num_read = 0
         self.num_tied = 0
-        """Number of keys whose largest sequence number two rows share, so that the latest row is unknown."""
+        """Number of keys whose largest sequence number two rows have, so that the latest row is unknown."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Return the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
-        cursors = [KeyCursor(self._read_rows(file), self._key_places, file.location) for file in self._merge.files]
-        while cursors := [cursor for cursor in cursors if cursor.has_rows()]:
-            bound = min(cursor.last_key for cursor in cursors)
-            parts = [cursor.take_with_keys(bound) for cursor in cursors]
-            for rows in self._keep_newest([part for part in parts if part[0].num_rows]):
+        """Yield the merged rows. Raises `CorruptDataError` if a file is not sorted by the key."""
+        cursors = [KeyCursor(self._read_rows(file), self._key_indexes, file.location) for file in self._merge.files]
+        for parts in _read_by_key(cursors):
+            for rows in self._keep_newest(parts):
                 if rows.num_rows:
                     yield rows
 
     def _read_rows(self, file: MergedFile) -> Iterator[pa.RecordBatch]:
         live = LiveFile(file.location, file.size_bytes, file.num_rows, 0, ())
         for batch in read_row_groups(self._files, live, self.projection, file.field_names):
-            if any(batch.column(place).null_count for place in (*self._key_places, self._sequence, self._kind)):
+            if any(batch.column(index).null_count for index in (*self._key_indexes, self._sequence, self._kind)):
                 raise CorruptDataError(
-                    f"lake file {file.location} has rows without a key, a sequence number or a kind; restore it, or "
+                    f"lake file {file.location} has rows without a key, sequence number or change type; restore it, or "
                     "rewrite it with the engine that wrote it"
                 )
             self.num_read += batch.num_rows
             yield batch
 
     def _keep_newest(self, parts: Sequence[tuple[pa.RecordBatch, pa.BinaryArray]]) -> Iterator[pa.RecordBatch]:
-        """Return the latest row of each key, in key order, without deletes."""
+        """Yield the latest row of each key in key order, without deletes."""
         if len(parts) == 1:
             yield _drop_deletions(parts[0][0], self._kind)
             return
@@ -294,7 +296,7 @@ class NewestRows:
 def _add_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjection:
     """Return the projection followed by missing columns of the other. Columns are equal by field."""
     missing = [i for i, field_id in enumerate(by.field_ids) if field_id not in projection.field_ids]
-    # Ids and names are not needed here, and may clash: a column may have had the name of another.
+    # Ids and names have no meaning here, and may clash: a column may have had the name of another column.
     names_in_use = {name.casefold() for name in projection.schema.names}
     names = [by.schema.names[i] for i in missing]
     names = [f"_KEY_{name}" if name.casefold() in names_in_use else name for name in names]
@@ -310,7 +312,7 @@ def _add_columns(projection: LakeProjection, by: LakeProjection) -> LakeProjecti
     )
 
 
-def _drop_deletions(rows: pa.RecordBatch, kind_place: int) -> pa.RecordBatch:
-    kinds = rows.column(kind_place).to_numpy()
+def _drop_deletions(rows: pa.RecordBatch, kind_index: int) -> pa.RecordBatch:
+    kinds = rows.column(kind_index).to_numpy()
     is_live = (kinds == np.int8(ChangeType.INSERT)) | (kinds == np.int8(ChangeType.UPDATE_AFTER))
     return rows if is_live.all() else rows.filter(pa.array(is_live))

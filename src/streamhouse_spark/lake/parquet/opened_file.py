@@ -1,4 +1,4 @@
-"""An open Parquet file. On a remote store its columns are fetched in few requests."""
+"""An open Parquet file. On a remote store, its columns are fetched with few requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark.lake.parquet.parquet_io import RangeFile
 
 EXPECTED_BYTES_MAX: Final = 256 << 20
-"""Arrow reads more bytes itself, one range after the other."""
+"""Maximum bytes to prefetch. Above this, Arrow reads one range after the other."""
 
 
 class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
@@ -24,7 +24,7 @@ class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
     def batches(
         self, batch_rows: int, groups: Sequence[int], names: Sequence[str], *, threads: bool
     ) -> Iterator[pa.RecordBatch]:
-        """Read columns of row groups. On a remote store all their bytes are fetched concurrently."""
+        """Yield columns of row groups. On a remote store, all their bytes are fetched concurrently."""
         if isinstance(self._source, RangeFile):
             ranges = self._ranges(groups, names)
             if sum(end - start for start, end in ranges) <= EXPECTED_BYTES_MAX:
@@ -32,7 +32,7 @@ class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
         yield from self.iter_batches(batch_size=batch_rows, row_groups=groups, columns=names, use_threads=threads)
 
     def _ranges(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the byte ranges of the column chunks; a nested column has several."""
+        """Return the byte ranges of the column chunks. A nested column has several."""
         nested = tuple(f"{name}." for name in names)
         chunks = []
         for group in map(self.metadata.row_group, groups):

@@ -1,7 +1,7 @@
 """Data files of a lake table, read by location without a lake library.
 
-A *location* is a file's name in lake metadata: an absolute path on a local disk, a URL elsewhere. Locations inside the
-warehouse go through its `Storage`, and are as durable as the log's files.
+A *location* is the name of a file in lake metadata: an absolute path on a local disk, or a URL. Locations inside the
+warehouse are accessed through its `Storage`, so these files are as durable as the log's files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.paths import find_same_parent_directory, plain_location, plain_root
+from streamhouse_spark.core.warehouse_layout import find_same_parent_directory, plain_location, plain_root
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import stretches
@@ -31,10 +31,10 @@ class FileAccess(Protocol):
         """Open a file for random reads. Raises `ObjectNotFoundError`."""
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
-        """Write a new file, durable and visible when the context ends without an error."""
+        """Write a new file, which is durable and visible when the context ends without an error."""
 
     def is_named(self, name: str, location: str) -> bool:
-        """Return whether ``name``, from a file of position deletes, means the data file at ``location``."""
+        """Return whether ``name``, from a position delete file, refers to the data file at ``location``."""
 
 
 class StorageFiles:
@@ -45,10 +45,10 @@ class StorageFiles:
         self._root = storage.url.rstrip("/") + "/"
         self._plain_root = plain_root(storage.url) + "/"
         self._aliases: list[str] = []
-        """Other names of the root in locations seen so far."""
+        """Other names of the root in previous locations."""
 
     def location_of(self, key: str) -> str:
-        """Return the location of a warehouse key, as lake metadata has it."""
+        """Return the location of a warehouse key, as in lake metadata."""
         return self._root + key
 
     def holds(self, location: str) -> bool:
@@ -59,8 +59,8 @@ class StorageFiles:
         key = self._find_key(location)
         if key is None or ".." in key.split("/"):
             raise LakeMismatchError(
-                f"lake file {location} lies outside the warehouse {self.storage.url}; "
-                "move the lake table into the warehouse, or name its catalog with lake.iceberg.catalog.* settings"
+                f"lake file {location} is outside the warehouse {self.storage.url}; "
+                "move the lake table into the warehouse, or configure its catalog with lake.iceberg.catalog.* settings"
             )
         return key
 
@@ -70,7 +70,7 @@ class StorageFiles:
         return location if key is None else key
 
     def _find_key(self, location: str) -> str | None:
-        """Return the location relative to the root, by any name of the root, or None outside."""
+        """Return the location relative to the root, by any name of the root, or None if outside."""
         plain = plain_location(location)
         for root in (self._plain_root, *self._aliases):
             if plain.startswith(root):
@@ -83,7 +83,9 @@ class StorageFiles:
         return plain[len(alias) + 1 :]
 
     def is_named(self, name: str, location: str) -> bool:
-        """Return whether a name means the data file. Position deletes of a moved warehouse still have the old names."""
+        """Return whether a name refers to the data file. Position deletes of a moved warehouse contain the old
+        names.
+        """
         return name == location or name.endswith(f"/{self.key_of(location)}")
 
     def open_input(self, location: str) -> pa.NativeFile:
@@ -91,11 +93,11 @@ class StorageFiles:
         path = self.storage.local_path(key)
         if path is None:
             return RangeFile(RangeReader(self.storage, key))
-        self.storage.size_bytes(key)  # raises the contract's error for a missing file
+        self.storage.size_bytes(key)  # raises `ObjectNotFoundError` for a missing file
         return pa.memory_map(path)
 
     def open_sized(self, location: str, size_bytes: int) -> pa.NativeFile:
-        """Open a remote file of known size. A missing file raises at the first read."""
+        """Open a remote file of known size. If it is missing, the first read fails."""
         return RangeFile(RangeReader(self.storage, self.key_of(location), size_bytes))
 
     def create(self, location: str) -> AbstractContextManager[Sink]:
@@ -106,16 +108,16 @@ class RangeReader(io.RawIOBase):
     """A seekable view of an object that reads only the requested ranges."""
 
     def __init__(self, storage: Storage, key: str, size_bytes: int | None = None) -> None:
-        """Without ``size_bytes`` a request finds the size. Raises `ObjectNotFoundError`."""
+        """Without ``size_bytes``, requests the size. Raises `ObjectNotFoundError`."""
         self._storage = storage
         self._key = key
         self._size_bytes = storage.size_bytes(key) if size_bytes is None else size_bytes
         self._position = 0
         self._held: list[tuple[int, int, bytes]] = []
-        """Prefetched stretches in order: start, end and bytes."""
+        """Prefetched ranges in order: start, end and bytes."""
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Prefetch byte ranges concurrently. They are held until the next call."""
+        """Prefetch byte ranges concurrently, and hold them until the next call."""
         stretches_to_read = stretches(ranges)
         contents = self._storage.read_ranges(self._key, stretches_to_read)
         self._held = [(start, end, data) for (start, end), data in zip(stretches_to_read, contents, strict=True)]
@@ -165,7 +167,7 @@ class RangeReader(io.RawIOBase):
 
 
 class RangeFile(pa.PythonFile):  # type: ignore[misc]
-    """A `RangeReader` as Arrow reads it."""
+    """A `RangeReader` as an Arrow file."""
 
     def __new__(cls, reader: RangeReader) -> Self:
         file: Self = super().__new__(cls, reader, mode="r")
@@ -177,13 +179,13 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
 
 @contextmanager
 def parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
-    """Open a sink for a Parquet writer. The file appears when the context ends without an error."""
+    """Open a sink for a Parquet writer. The file is visible when the context ends without an error."""
     with files.create(location) as sink:
         yield CountingWriter(sink)
 
 
 class CountingWriter:
-    """A `Sink` with the other methods that Arrow expects of a Python file."""
+    """A `Sink` with the additional methods that Arrow requires of a Python file."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
@@ -202,7 +204,7 @@ class CountingWriter:
 
     @contextmanager
     def buffer_and_change(self, change: Callable[[bytes], bytes]) -> Iterator[None]:
-        """Buffer all that is written in the context, then store what ``change`` returns for it, of the same length."""
+        """Buffer the bytes written in the context, then write the result of ``change``, which has the same length."""
         self._held = bytearray()
         yield
         buffered, self._held = bytes(self._held), None

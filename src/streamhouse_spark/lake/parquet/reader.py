@@ -1,13 +1,13 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of data files with Arrow: row groups that can match, columns by field id, position deletes, offsets.
+"""Reads of data files with Arrow: matching row groups, columns by field id, position deletes, and offsets.
 
-The rows of the selected row groups are read as one sequence. `RowGroups` maps places in it to row numbers of the file.
+The rows of the selected row groups form one sequence. `RowGroups` maps positions in it to row numbers of the file.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -52,104 +52,102 @@ if TYPE_CHECKING:
 Numbers = npt.NDArray[np.int64]
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
-_UNTOLD = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
-"""Errors of Arrow, and of Python's values, on statistics that they cannot show."""
+_STATISTICS_ERRORS = (pa.ArrowException, OverflowError, ValueError, TypeError, ArithmeticError)
+"""Errors of Arrow and Python for statistics that have no valid value."""
 
 BUCKET_KEY = "streamhouse.bucket"
 OFFSETS_KEY = "streamhouse.offsets"
 SORTED_BY_KEY = "streamhouse.sorted-by"
 """Footer key with the field ids of the primary key, if the rows are sorted by it."""
 DELETED_KEY = "streamhouse.deleted"
-"""Footer key with the number of positions in a file of position deletes: lost ones would restore rows."""
+"""Footer key with the number of positions in a position delete file. Missing positions would restore rows."""
 BATCH_ROWS = 1 << 16
 BATCH_BYTES_MAX = 128 << 20
 Positions = npt.NDArray[np.int64]
 NO_POSITIONS: Final[Positions] = np.zeros(0, np.int64)
 FilesAt = Callable[[str], FileAccess]
-"""Returns the access to the files around a location."""
+"""Returns the access to the files near a location."""
 _DAMAGE = (pa.ArrowException, ValueError, OSError)
-"""Errors of Arrow on bytes that are not the expected Parquet."""
+"""Errors of Arrow for bytes that are not the expected Parquet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """Ascending row groups of one file."""
+    """Ascending row groups of a file."""
 
-    places: tuple[int, ...]
-    starts: Numbers
+    indexes: tuple[int, ...]
+    first_rows: Numbers
     """The row number in the file of each group's first row."""
-    begins: Numbers
-    """The place of each group's first row in the sequence, followed by the number of all rows."""
+    starts: Numbers
+    """The position of each group's first row in the sequence, followed by the number of all rows."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int], places: Sequence[int]) -> RowGroups:
-        """Select row groups of a file whose groups have these ``sizes``."""
-        starts = np.cumsum([0, *sizes], dtype=np.int64)
-        chosen = np.asarray(places, np.int64)
-        lengths = starts[chosen + 1] - starts[chosen]
-        return cls(tuple(places), starts[chosen], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+    def of(cls, sizes: Sequence[int], indexes: Sequence[int]) -> RowGroups:
+        """Select row groups of a file whose groups have these ``sizes`` in rows."""
+        first_rows = np.cumsum([0, *sizes], dtype=np.int64)
+        chosen = np.asarray(indexes, np.int64)
+        lengths = first_rows[chosen + 1] - first_rows[chosen]
+        return cls(tuple(indexes), first_rows[chosen], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
     @property
     def num_rows(self) -> int:
-        return int(self.begins[-1])
+        return int(self.starts[-1])
 
     def select(self, is_kept: npt.NDArray[np.bool_]) -> RowGroups:
-        """Return the groups where ``is_kept``."""
-        lengths = np.diff(self.begins)[is_kept]
-        places = tuple(
-            place for place, is_group_kept in zip(self.places, is_kept.tolist(), strict=True) if is_group_kept
-        )
-        return RowGroups(places, self.starts[is_kept], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
+        """Return the groups for which ``is_kept``."""
+        lengths = np.diff(self.starts)[is_kept]
+        indexes = tuple(np.asarray(self.indexes)[is_kept].tolist())
+        return RowGroups(indexes, self.first_rows[is_kept], np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]))
 
-    def numbers(self, place: int, num_rows: int) -> Numbers:
-        """Return the row numbers in the file of ``num_rows`` rows from a place on."""
-        numbers = np.arange(place, place + num_rows, dtype=np.int64)
+    def row_numbers(self, position: int, num_rows: int) -> Numbers:
+        """Return the row numbers in the file of ``num_rows`` rows of the sequence, starting at ``position``."""
+        numbers = np.arange(position, position + num_rows, dtype=np.int64)
         if not num_rows:
             return numbers
-        shifts = self.starts - self.begins[:-1]
+        shifts = self.first_rows - self.starts[:-1]
         first, last = self.groups_of(numbers[[0, -1]])
         return numbers + (shifts[first] if first == last else shifts[self.groups_of(numbers)])
 
-    def groups_of(self, places: Numbers) -> Numbers:
-        """Return the index of the group that holds each place."""
-        groups: Numbers = np.searchsorted(self.begins, places, side="right") - 1
+    def groups_of(self, positions: Numbers) -> Numbers:
+        """Return, for each position, where its group is in ``indexes``."""
+        groups: Numbers = np.searchsorted(self.starts, positions, side="right") - 1
         return groups
 
-    def places_of(self, numbers: Numbers) -> Numbers:
-        """Return the places of rows with these ascending row numbers, without rows of other groups."""
-        if not len(numbers) or not self.places:
+    def positions_of(self, row_numbers: Numbers) -> Numbers:
+        """Return the positions of rows with these ascending row numbers, without rows of other groups."""
+        if not len(row_numbers) or not self.indexes:
             return np.zeros(0, np.int64)
-        group = np.searchsorted(self.starts, numbers, side="right") - 1
-        places: Numbers = numbers - self.starts[group] + self.begins[group]
-        return places[(group >= 0) & (places < self.begins[group + 1])]
+        group = np.searchsorted(self.first_rows, row_numbers, side="right") - 1
+        positions: Numbers = row_numbers - self.first_rows[group] + self.starts[group]
+        return positions[(group >= 0) & (positions < self.starts[group + 1])]
 
 
 def select_matching_groups(
-    footer: pq.FileMetaData, places: Sequence[int], columns: FileColumns, node: Node
+    footer: pq.FileMetaData, indexes: Sequence[int], columns: FileColumns, node: Node
 ) -> list[int]:
-    """Return the row groups that can match the filter, which uses the names of ``columns``.
+    """Return the row groups that may match the filter, which uses the names of ``columns``.
 
-    Missing statistics match anything; a column missing from the file is null.
+    Missing statistics match any filter. A column that the file does not have is null.
     """
     missing = {name: ONLY_NULLS for name, stored in columns.stored.items() if stored is None}
     bounded = _columns_with_bounds(footer, columns, node.columns())
     groups = []
-    for place in places:
-        group = footer.row_group(place)
+    for index in indexes:
+        group = footer.row_group(index)
         bounds = {name: _bounds(group.column(leaf), kind) for name, (leaf, kind) in bounded.items()}
         if may_match(node, missing | bounds):
-            groups.append(place)
+            groups.append(index)
     return groups
 
 
 def _columns_with_bounds(
     footer: pq.FileMetaData, columns: FileColumns, names: Collection[str]
 ) -> Mapping[str, tuple[int, pa.DataType]]:
-    """Return the columns whose footer statistics compare as the table's values, with their leaf index and type."""
+    """Return the columns whose footer statistics compare like the table's values, with their leaf index and type."""
     if not names:
         return {}
-    paths = [footer.schema.column(place).path for place in range(len(footer.schema))]
-    leaf_of = {path: place for place, path in enumerate(paths)}
+    paths = [footer.schema.column(leaf).path for leaf in range(len(footer.schema))]
+    leaf_of = {path: leaf for leaf, path in enumerate(paths)}
     for path, number in Counter(paths).items():
         if number > 1:  # a column "a.b" next to a field "b" of a column "a"
             del leaf_of[path]
@@ -165,7 +163,7 @@ def _columns_with_bounds(
 
 
 def _is_comparable(stored: pa.DataType, target: pa.DataType) -> bool:
-    """Return whether values keep their order and filter semantics when cast to the table's type."""
+    """Return whether a cast to the table's type preserves the order of values and their filter semantics."""
     types = pa.types
     if family_of(stored) is None or family_of(stored) != family_of(target):
         return False
@@ -187,12 +185,12 @@ def _bounds(chunk: pq.ColumnChunkMetaData, stored: pa.DataType) -> Bounds:
         high,
         may_be_null=nulls != 0,
         may_have_value=nulls is None or nulls < chunk.num_values,
-        may_be_nan=pa.types.is_floating(stored),  # writers leave NaN out of statistics and do not count it
+        may_be_nan=pa.types.is_floating(stored),  # writers exclude NaN from statistics and do not count it
     )
 
 
 def _low_and_high(statistics: pq.Statistics, stored: pa.DataType, *, is_integer: bool) -> tuple[Any, Any]:
-    """Return the least and greatest value in the form of `Bounds`; None if unknown."""
+    """Return the minimum and maximum in the form of `Bounds`, or None if unknown."""
     if not statistics.has_min_max:
         return None, None
     types = pa.types
@@ -204,9 +202,9 @@ def _low_and_high(statistics: pq.Statistics, stored: pa.DataType, *, is_integer:
         if types.is_decimal(stored) and is_integer:
             return Decimal(statistics.min_raw).scaleb(-stored.scale), Decimal(statistics.max_raw).scaleb(-stored.scale)
         low, high = statistics.min, statistics.max
-    except _UNTOLD:
+    except _STATISTICS_ERRORS:
         return None, None
-    if low != low or high != high:  # noqa: PLR0124 - a writer that let NaN into them
+    if low != low or high != high:  # noqa: PLR0124 - some writers include NaN
         return None, None
     return to_comparable(low), to_comparable(high)
 
@@ -221,18 +219,18 @@ def read_split(
     deleted: Positions = NO_POSITIONS,
     threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a split in file order, with exactly the projection's columns and types.
+    """Yield the rows of a split in file order, with exactly the projection's columns and types.
 
-    Leaves out row groups that cannot match ``node``, the tree of a filter, and the rows at the positions ``deleted``,
-    which are ascending and distinct. With ``threads`` all of Arrow's threads decode. Raises `SnapshotExpiredError` if
-    the file is missing, `CorruptDataError` if it cannot be read.
+    Skips row groups that cannot match the filter ``node``, and the rows at the ascending, distinct positions
+    ``deleted``. With ``threads``, Arrow decodes in all its threads. Raises `SnapshotExpiredError` if the file is
+    missing, and `CorruptDataError` if it cannot be read.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = opened.row_groups(columns, node)
-        deleted_places = opened.find_deleted_places(files, chosen, deleted)
-        for place, rows in opened.rows(columns, chosen, threads=threads):
-            dropped = deleted_places_within(deleted_places, place, rows.num_rows)
+        deleted_positions = opened.find_deleted_positions(files, chosen, deleted)
+        for position, rows in opened.rows(columns, chosen, threads=threads):
+            dropped = deleted_rows_within(deleted_positions, position, rows.num_rows)
             parts = arrow_rows.slice_live_rows(rows, dropped)
             if filter is not None and parts is None:
                 yield from arrow_rows.select_matching_rows(pa.Table.from_batches([rows]), filter, dropped).to_batches()
@@ -245,7 +243,7 @@ def read_split(
 
 
 class OpenedSplit:
-    """A split whose file is open: its rows, by row group."""
+    """A split whose file is open."""
 
     def __init__(self, file: ParquetSource, split: LakeSplit) -> None:
         self._file = file
@@ -257,33 +255,35 @@ class OpenedSplit:
         return FileColumns(self._file, self._split.location, projection, self._split.field_names)
 
     def row_groups(self, columns: FileColumns, node: Node) -> RowGroups:
-        """Return the split's row groups that can match the filter, which uses the names of the columns."""
+        """Return the row groups of the split that may match the filter, which uses the names of the columns."""
         footer = self._file.metadata
-        places = self._groups if node is ALWAYS_TRUE else select_matching_groups(footer, self._groups, columns, node)
-        return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(places))
+        matching = self._groups if node is ALWAYS_TRUE else select_matching_groups(footer, self._groups, columns, node)
+        return RowGroups.of([footer.row_group(i).num_rows for i in range(footer.num_row_groups)], list(matching))
 
-    def find_deleted_places(self, files: FileAccess, chosen: RowGroups, deleted: Positions = NO_POSITIONS) -> Positions:
-        """Return the places of deleted rows among the rows of these row groups, those at ``deleted`` included."""
+    def find_deleted_positions(
+        self, files: FileAccess, chosen: RowGroups, deleted: Positions = NO_POSITIONS
+    ) -> Positions:
+        """Return the positions, in the sequence of these row groups, of deleted rows and of row numbers ``deleted``."""
         if not chosen.num_rows:
             return NO_POSITIONS
-        positions = read_deleted_positions(files, self._split.location, self._split.position_deletes)
-        return chosen.places_of(_union_positions(positions, deleted))
+        row_numbers = read_deleted_positions(files, self._split.location, self._split.position_deletes)
+        return chosen.positions_of(_union_positions(row_numbers, deleted))
 
     def rows(
         self, columns: FileColumns, chosen: RowGroups, *, threads: bool = False
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Read all rows of these row groups as batches, each with the place of its first row among them."""
-        place = 0
-        if not chosen.places:
+        """Yield all rows of these row groups as batches, each with the position of its first row in their sequence."""
+        position = 0
+        if not chosen.indexes:
             return
-        for batch in _batches(self._file, self._split.location, list(chosen.places), columns.names, threads=threads):
-            yield place, columns.project(batch)
-            place += batch.num_rows
+        for batch in _batches(self._file, self._split.location, list(chosen.indexes), columns.names, threads=threads):
+            yield position, columns.project(batch)
+            position += batch.num_rows
 
 
 @contextmanager
 def open_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
-    """Open the file of a split. Raises as `read_split` does."""
+    """Open the file of a split. Raises the errors of `read_split`."""
     with _open_file(files, split.location) as file:
         yield OpenedSplit(file, split)
 
@@ -291,7 +291,7 @@ def open_split(files: FileAccess, split: LakeSplit) -> Iterator[OpenedSplit]:
 def read_row_groups(
     files: FileAccess, file: LiveFile, projection: LakeProjection, field_names: FieldNames = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Read the rows of a file that are not deleted, in file order; memory is bounded by one row group."""
+    """Yield the live rows of a file in file order. Memory is bounded by one row group."""
     with _open_file(files, file.location) as opened:
         _require_rows(opened, LakeSplit(file.location, file.size_bytes, file.num_rows), range(0))
         num_groups = opened.num_row_groups
@@ -302,13 +302,13 @@ def read_row_groups(
 
 
 def num_rows_in(files: FileAccess, location: str) -> int:
-    """Return the number of rows in a file, deleted ones included."""
+    """Return the number of rows in a file, including deleted rows."""
     with _open_file(files, location) as file:
         return int(file.metadata.num_rows)
 
 
 def owner_of(files: FileAccess, location: str) -> str | None:
-    """Return the uuid of the table that wrote the file, or None if another engine did."""
+    """Return the uuid of the table that wrote the file, or None for a file of another engine."""
     with _open_file(files, location) as file:
         table_uuid = (file.metadata.metadata or {}).get(TABLE_KEY.encode())
     return None if table_uuid is None else str(table_uuid, "utf-8", "replace")
@@ -322,9 +322,9 @@ def read_sort_fields(files: FileAccess, location: str) -> str | None:
 
 
 def has_whole_footer(files: FileAccess, location: str) -> bool:
-    """Return whether the file has a matching checksum of footer and page index, as the package's files do.
+    """Return whether the file has a checksum of footer and page index, as the package's files do.
 
-    Raises `CorruptDataError` if it does not match, `SnapshotExpiredError` if the file is missing.
+    Raises `CorruptDataError` if the checksum does not match, and `SnapshotExpiredError` if the file is missing.
     """
     try:
         with files.open_input(location) as source:
@@ -336,14 +336,13 @@ def has_whole_footer(files: FileAccess, location: str) -> bool:
 
 
 def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None:
-    """Require that the footer has all rows. Nothing else checks this, and a truncated footer reads as fewer rows."""
+    """Require that the footer has all rows. Nothing else detects a truncated footer, which has fewer rows."""
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     is_whole = sum(counts) == file.metadata.num_rows and groups.stop <= len(counts)
     if not is_whole or (split.row_groups is None and sum(counts) != split.num_rows):
         raise CorruptDataError(
             f"lake file {split.location} has {count_of(sum(counts), 'row')} in {count_of(len(counts), 'row group')}, "
-            "expected "
-            f"{split.num_rows}; restore it, or rebuild the lake from the log (streamhouse retier)"
+            f"expected {split.num_rows}; restore it, or rebuild the lake from the log (streamhouse retier)"
         )
 
 
@@ -384,13 +383,13 @@ def _batches(
         yield batch
     if expected:
         raise CorruptDataError(
-            f"lake file {location}: {count_of(expected, 'row')} of its row groups could not be read; restore it, "
+            f"lake file {location}: {count_of(expected, 'row')} of its row groups are missing; restore it, "
             "or rebuild the lake from the log (streamhouse retier)"
         )
 
 
 def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
-    """Return the rows per batch. Arrow fails on lists and structs with more than 2 GiB of text in one batch."""
+    """Return the rows per batch. Arrow fails on lists and structs with more than 2 GiB of text in a batch."""
     row_groups = [file.metadata.row_group(i) for i in groups]
     row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in row_groups), default=0)
     return max(1, min(BATCH_ROWS, BATCH_BYTES_MAX // max(1, row_bytes)))
@@ -398,15 +397,14 @@ def _batch_rows(file: pq.ParquetFile, groups: list[int]) -> int:
 
 def _expired_error(location: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"lake file {location} no longer exists: its snapshot was expired while it was read; run the query again. If "
-        "it is missing then too, it was lost: restore it, or rebuild the lake from the log (streamhouse retier)"
+        f"lake file {location} no longer exists, because its snapshot expired during the read; retry the query. If the "
+        "error persists, it was lost: restore it, or rebuild the lake from the log (streamhouse retier)"
     )
 
 
 def _damaged_error(location: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
-        f"lake file {location} cannot be read: {error}; restore it, or rebuild the lake from the log (streamhouse "
-        "retier)"
+        f"cannot read lake file {location}: {error}; restore it, or rebuild the lake from the log (streamhouse retier)"
     )
 
 
@@ -414,7 +412,7 @@ def _damaged_error(location: str, error: Exception) -> CorruptDataError:
 
 
 def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the row numbers of a data file that position deletes name, ascending and distinct."""
+    """Return the ascending, distinct row numbers that position delete files delete from a data file."""
     positions = [_positions_in(files, delete, location) for delete in deletes]
     if len(positions) == 1 and bool((positions[0][1:] > positions[0][:-1]).all()):
         return positions[0]
@@ -422,7 +420,7 @@ def read_deleted_positions(files: FileAccess, location: str, deletes: Sequence[s
 
 
 def _union_positions(positions: Positions, more: Positions) -> Positions:
-    """Return the union of ascending, distinct positions, ten times as fast as `numpy.union1d`."""
+    """Return the union of ascending, distinct positions. This is ten times as fast as `numpy.union1d`."""
     if not len(positions) or not len(more):
         return positions if len(positions) else more
     every = np.concatenate([positions, more])
@@ -447,7 +445,7 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
         raise _damaged_error(delete, error) from error
     if written is not None and written != str(len(positions)).encode():
         raise CorruptDataError(
-            f"lake file {delete} names {len(positions)} positions of {location}, expected {written!r}; restore it, "
+            f"lake file {delete} has {len(positions)} positions of {location}, expected {written!r}; restore it, "
             "or rebuild the lake from the log (streamhouse retier)"
         )
     return positions
@@ -455,17 +453,17 @@ def _positions_in(files: FileAccess, delete: str, location: str) -> npt.NDArray[
 
 def _index_of(files: FileAccess, names: pa.StringArray, location: str) -> int:
     """Return the index of a data file in ``names``, or -1 if it is missing."""
-    which = pc.index_in(pa.array([location]), names)[0].as_py()
-    if which is None:
-        which = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
-    return int(which)
+    index = pc.index_in(pa.array([location]), names)[0].as_py()
+    if index is None:
+        index = next((i for i, name in enumerate(names.to_pylist()) if files.is_named(name, location)), -1)
+    return int(index)
 
 
 def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
-    """Return whether the footer proves that all positions are of this data file."""
-    place = file.schema_arrow.get_field_index("file_path")
+    """Return whether the footer proves that all positions belong to this data file."""
+    column = file.schema_arrow.get_field_index("file_path")
     for i in range(file.num_row_groups):
-        statistics = file.metadata.row_group(i).column(place).statistics
+        statistics = file.metadata.row_group(i).column(column).statistics
         if (
             statistics is None
             or not statistics.has_min_max
@@ -476,10 +474,10 @@ def _names_only(files: FileAccess, file: pq.ParquetFile, location: str) -> bool:
     return True
 
 
-def deleted_places_within(deleted: Positions, place: int, num_rows: int) -> Positions:
-    """Return the places of deleted rows within ``num_rows`` rows that start at ``place``."""
-    first, last = deleted.searchsorted([place, place + num_rows])
-    return deleted[first:last] - place
+def deleted_rows_within(deleted: Positions, position: int, num_rows: int) -> Positions:
+    """Return which of ``num_rows`` rows that start at ``position`` are deleted, relative to ``position``."""
+    first, last = deleted.searchsorted([position, position + num_rows])
+    return deleted[first:last] - position
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------
@@ -495,7 +493,9 @@ class OffsetFile:
 
 
 def read_offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
-    """Read the file's footer. Returns None for a file of another engine, or of a table that is not in ``writers``."""
+    """Return the offsets of a file from its footer, or None for a file of another engine or of a table not in
+    ``writers``.
+    """
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows
@@ -506,9 +506,8 @@ def read_offset_file(files: FileAccess, location: str, writers: Collection[str])
     runs = OffsetSet.from_text(runs_text, where=location)
     if runs.num_rows != num_rows:
         raise CorruptDataError(
-            f"lake file {location} has {count_of(num_rows, 'row')} and {count_of(runs.num_rows, 'offset')}; restore "
-            "it, "
-            "or rebuild the lake from the log (streamhouse retier)"
+            f"lake file {location} has {count_of(num_rows, 'row')}, expected {count_of(runs.num_rows, 'offset')}; "
+            "restore it, or rebuild the lake from the log (streamhouse retier)"
         )
     return OffsetFile(location, int(bucket), runs)
 
@@ -523,10 +522,10 @@ def read_offsets(
     *,
     may_lack: bool = False,
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read the rows of ``offsets`` with their offsets, in offset order; memory is bounded by one batch per open file.
+    """Yield the rows of a range with their offsets, in offset order. Memory is bounded by one batch per open file.
 
-    Reads only files in ``locations``. Raises `OffsetsTrimmedError` before the first row unless all candidate files
-    together hold each offset exactly once, or with ``may_lack`` at most once.
+    Reads only files in ``locations``. Raises `OffsetsTrimmedError` before the first row unless the candidate files
+    together have each offset exactly once, or with ``may_lack`` at most once.
     """
     parts = [(file, file.runs.within(offsets)) for file in candidates if file.bucket == bucket]
     parts = [(file, runs) for file, runs in parts if runs.num_rows]
@@ -549,8 +548,8 @@ def _require_cover(parts: Sequence[OffsetSet], bucket: int, offsets: OffsetRange
         first = int(np.flatnonzero(~boundaries)[0])
         at = int(ends[first - 1]) if first else offsets.start
         raise OffsetsTrimmedError(
-            f"bucket {bucket}: offsets {offsets} were asked for, the lake's files hold them no longer exactly from "
-            f"{at} on (a partition was dropped, or another engine rewrote or deleted rows); start later, or set "
+            f"bucket {bucket}: the lake's files no longer have exactly the offsets {offsets} from {at}, because a "
+            "partition was dropped, or another engine rewrote or deleted rows; start later, or set "
             "failOnDataLoss=false to skip them"
         )
 
@@ -558,24 +557,31 @@ def _require_cover(parts: Sequence[OffsetSet], bucket: int, offsets: OffsetRange
 def read_in_offset_order(
     files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetSet]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Read rows of several files, each row from one file, in the order of their ``offsets``."""
-    waiting = sorted(parts, key=lambda part: part[1].range.start)
-    cursors: list[RowCursor] = []
+    """Yield the rows of several files at ``offsets``, in offset order. Each row is in one file."""
+    cursors = [_make_cursor(files_at(file.location), file, runs, projection) for file, runs in parts]
+    return merge_by_offset(cursors, offsets, BATCH_ROWS)
+
+
+def merge_by_offset(
+    cursors: Iterable[RowCursor], offsets: OffsetRange, window_offsets: int
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Yield the rows of cursors in offset order, from one window of offsets at a time. Cursors may interleave."""
+    waiting = sorted(cursors, key=lambda cursor: cursor.runs.range.start, reverse=True)
+    active: list[RowCursor] = []
     begin = offsets.start
-    while begin < offsets.end:
-        window = OffsetRange(begin, min(begin + BATCH_ROWS, offsets.end))
-        while waiting and waiting[0][1].range.start < window.end:
-            file, runs = waiting.pop(0)
-            cursors.append(_make_cursor(files_at(file.location), file, runs, projection))
-        pieces = [(cursor.runs.within(window), cursor) for cursor in cursors]
-        if open_pieces := [(runs, cursor) for runs, cursor in pieces if runs.num_rows]:
-            yield from read_window(open_pieces)
-        cursors = [cursor for cursor in cursors if cursor.runs.range.end > window.end]
-        begin = window.end
+    while begin < offsets.end and (waiting or active):
+        window = OffsetRange(begin, min(begin + window_offsets, offsets.end))
+        while waiting and waiting[-1].runs.range.start < window.end:
+            active.append(waiting.pop())
+        pieces = [(cursor.runs.within(window), cursor) for cursor in active]
+        if pieces := [(runs, cursor) for runs, cursor in pieces if runs]:
+            yield from _read_window(pieces)
+        active = [cursor for cursor in active if cursor.runs.range.end > window.end]
+        begin = window.end if active or not waiting else max(window.end, waiting[-1].runs.range.start)
 
 
-def read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
-    """Take the next rows of each cursor, and yield them together in offset order."""
+def _read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
+    """Read the next rows of each cursor, and yield them together in offset order."""
     rows = pa.concat_tables([cursor.take(runs.num_rows) for runs, cursor in pieces])
     offsets = np.concatenate([runs.offsets() for runs, _ in pieces])
     if len(pieces) > 1:
@@ -588,7 +594,7 @@ def read_window(pieces: list[tuple[OffsetSet, RowCursor]]) -> Iterator[tuple[npt
 
 
 class RowCursor:
-    """Takes rows of a stream a few at a time; ``runs`` are their offsets."""
+    """A reader of a row stream whose rows have the offsets ``runs``."""
 
     def __init__(self, runs: OffsetSet, rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self.runs = runs

@@ -1,4 +1,4 @@
-"""Rows of a data file by their row numbers, and rows equal to those of a file that another engine replaced."""
+"""Rows of a data file by their row numbers, and rows that are equal to rows of a replaced file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.arrow_rows import drop_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.expressions.evaluation import possible_rows, rows_to_keep
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
+from streamhouse_spark.expressions.row_masks import possible_rows, rows_to_keep
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import (
     NO_POSITIONS,
@@ -19,7 +19,7 @@ from streamhouse_spark.lake.parquet.reader import (
     OpenedSplit,
     Positions,
     RowGroups,
-    deleted_places_within,
+    deleted_rows_within,
     open_split,
 )
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
@@ -38,42 +38,39 @@ def read_numbered(
     node: Node = ALWAYS_TRUE,
     deleted: Positions = NO_POSITIONS,
 ) -> Iterator[tuple[Numbers, pa.RecordBatch]]:
-    """Read the batches of `read_split`, each with the row numbers in the file.
+    """Yield the batches of `read_split`, each with the row numbers in the file. Raises the errors of `read_split`.
 
-    Skips row groups that cannot satisfy ``node`` by their footer or their rows, and large runs of rows that do not.
-    Raises as `read_split` does.
+    Skips row groups that cannot match ``node`` by their footer or their rows, and large runs of rows that do not match.
     """
     with open_split(files, split) as opened:
         columns = opened.columns(projection)
         chosen = _groups_to_read(opened, projection, node, opened.row_groups(columns, node))
-        deleted_places = opened.find_deleted_places(files, chosen, deleted)
-        for place, batch in opened.rows(columns, chosen):
-            dropped = deleted_places_within(deleted_places, place, batch.num_rows)
+        deleted_positions = opened.find_deleted_positions(files, chosen, deleted)
+        for position, batch in opened.rows(columns, chosen):
+            dropped = deleted_rows_within(deleted_positions, position, batch.num_rows)
             possible = rows_to_keep(node, batch)
             if possible is None and not len(dropped):
-                yield chosen.numbers(place, batch.num_rows), batch
+                yield chosen.row_numbers(position, batch.num_rows), batch
                 continue
             is_live = np.ones(batch.num_rows, np.bool_) if possible is None else possible
             is_live[dropped] = False
             if is_live.any():
-                yield chosen.numbers(place, batch.num_rows)[is_live], drop_rows(batch, ~is_live)
+                yield chosen.row_numbers(position, batch.num_rows)[is_live], drop_rows(batch, ~is_live)
 
 
 def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node, chosen: RowGroups) -> RowGroups:
-    """Return the row groups with a row that may match. Reads the filter's columns first."""
+    """Return the row groups with a row that may match, by reading the filter's columns first."""
     names = node.columns().intersection(projection.schema.names)
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if (
-        possible_rows(node, _empty_batch(filter_columns.schema.arrow)) is None
-    ):  # e.g. an Arrow expression: every row may match
-        return chosen
-    hits = np.zeros(len(chosen.places), np.bool_)
-    for place, batch in opened.rows(opened.columns(filter_columns), chosen):
+    if possible_rows(node, _empty_batch(filter_columns.schema.arrow)) is None:
+        return chosen  # the filter, such as an Arrow expression, is not evaluated here
+    hits = np.zeros(len(chosen.indexes), np.bool_)
+    for position, batch in opened.rows(opened.columns(filter_columns), chosen):
         possible = possible_rows(node, batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
-        hits[chosen.groups_of(place + rows)] = True
+        hits[chosen.groups_of(position + rows)] = True
     return chosen.select(hits)
 
 
@@ -84,7 +81,7 @@ def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 def read_rows_at(
     files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetSet], projection: LakeProjection
 ) -> pa.Table:
-    """Read the rows at positions of whole files, each under its name, without those deleted there.
+    """Return the live rows at positions of whole files. ``files`` and ``runs_at`` have the names of the files as keys.
 
     Raises `SnapshotExpiredError` if a file is missing.
     """
@@ -100,7 +97,8 @@ def read_rows_at(
 def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
 ) -> Iterator[tuple[str, Positions]]:
-    """Find rows of files, by name and position, that equal ``rows`` in all columns, each of ``rows`` once.
+    """Yield positions of rows in files, by file name, that are equal to ``rows`` in all columns: one per row of
+    ``rows``.
 
     If more rows are equal, those of the first files are returned.
     """
@@ -115,7 +113,7 @@ def find_equal_rows(
 
 
 class RowMultiset:
-    """A multiset of rows, with the number of each row still to match."""
+    """A multiset of rows, with the number of unmatched occurrences of each row."""
 
     def __init__(self, rows: pa.Table) -> None:
         codes = encode_rows(rows)
@@ -128,7 +126,7 @@ class RowMultiset:
         return int(self._counts.sum())
 
     def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        """Return which rows of a batch match a remaining row each, and remove these from the multiset."""
+        """Return which rows of a batch match a remaining occurrence each, and remove these occurrences."""
         num_rows = self._rows.num_rows
         rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
         codes = encode_rows(pa.concat_tables([self._rows, rows]))
@@ -147,7 +145,7 @@ class RowMultiset:
 
 
 def encode_rows(rows: pa.Table) -> Codes:
-    """Return a number from 0 for each row, equal exactly for equal rows."""
+    """Return a number from 0 for each row. Two numbers are equal exactly if the rows are equal."""
     codes = np.zeros(rows.num_rows, np.int64)
     for column in rows.columns:
         codes = _combine_codes(codes, _encode(_combine_chunks(column)))
@@ -155,7 +153,7 @@ def encode_rows(rows: pa.Table) -> Codes:
 
 
 def _encode(values: pa.Array) -> Codes:
-    """Return a number for each value. Null is a value, NaN equals NaN, and zeros of both signs differ."""
+    """Return a number for each value. Null is a value, NaN equals NaN, and zeros of different sign differ."""
     if isinstance(values, pa.ExtensionArray):
         return _encode(values.storage)
     kind = values.type
@@ -184,7 +182,7 @@ def _encode_floats(values: pa.Array) -> Codes:
 
 
 def _encode_lists(values: pa.Array) -> Codes:
-    """Encode lists by the numbers of their elements, as one binary value each."""
+    """Encode each list as one binary value, from the numbers of its elements."""
     as_lists = values.cast(pa.list_(values.type.value_type)) if pa.types.is_large_list(values.type) else values
     offsets = as_lists.offsets.cast(pa.int64()).to_numpy()
     if pa.types.is_map(values.type):
@@ -197,7 +195,7 @@ def _encode_lists(values: pa.Array) -> Codes:
 
 
 def _encode_nulls(codes: Codes, values: pa.Array) -> Codes:
-    """Give nulls a number of their own."""
+    """Reserve a separate number for null."""
     return np.where(values.is_valid().to_numpy(zero_copy_only=False), codes + 1, 0) if values.null_count else codes + 1
 
 

@@ -1,14 +1,13 @@
-"""Tiering: moves rows from the hot log into the lake table in rounds, one lake snapshot each.
+"""Tiering: moves rows from the hot log into the lake table, in rounds of one lake snapshot each.
 
-Tasks write the files of a round, planned from the offsets of the lake's latest snapshot. The lake commit is fenced by
-these offsets: one of several concurrent services wins, the others plan again. The log then records the tiered snapshot.
-After a crash between the two commits, the next round records it. After a truncation the next round drops all rows of
-the lake table, even if it adds none.
+A round is planned from the offsets of the lake's latest snapshot. Tasks write its files, and a lake commit that is
+fenced by these offsets adds them: of several concurrent services one wins, and the others plan again. The log then
+records the tiered snapshot. After a crash between the two commits, the next round records it. After a truncation, the
+next round drops all rows of the lake table, even if it adds none.
 
-A process that found nothing to tier checks only for changes next time. It remembers the log state and the lake's latest
-metadata object. While both are unchanged, and the object has no successor, the round ends early. Any change to the lake
-adds a successor or removes the object, whichever engine makes it. No write relies on this: a round with work reads
-everything again.
+A process caches the log state and the lake's latest metadata object of a round without work. While both are unchanged,
+and the object has no successor, later rounds end after this check. Every engine's change to the lake adds a successor
+or removes the object. No write depends on this cache: a round with work reads everything again.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import FilesAhead, lake_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, lake_files
 from streamhouse_spark.lake.formats import file_spec_of, lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
@@ -52,7 +51,7 @@ from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
 from streamhouse_spark.lake.validation import warn_of_duplicates
 from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import unapplied_file_deletes
+from streamhouse_spark.log.deletion_vectors import unapplied_file_deletes
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
@@ -60,8 +59,8 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import ReadsMany, call_both
 
-LASTS_MS: Final = 10 * 60_000
-"""Boot time after which a round reads everything again: another engine may alter columns without a snapshot."""
+NO_OP_MS_MAX: Final = 10 * 60_000
+"""Time after which a round reads everything again, because another engine may alter columns without a snapshot."""
 
 _no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
@@ -85,7 +84,7 @@ class _NoOpRound:
 
 
 def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
-    """Remember that a round found nothing to tier. It read the lake at ``checked_ms`` or later."""
+    """Cache that a round, which read the lake at ``checked_ms`` or later, found nothing to tier."""
     if head is None or log.cached_state is not state:
         return
     with _lock:
@@ -100,22 +99,22 @@ def forget(log: CommitLog) -> None:
 def find_unchanged_state(
     log: CommitLog, lake: LakeTable, now_ms: int, refreshed: Callable[[], TableState]
 ) -> TableState | None:
-    """Return the latest state if nothing changed since a no-op round. Returns None on a change, without such a round,
-    or if the full check is as cheap.
+    """Return the latest state if nothing changed since a round without work.
 
-    Sends three concurrent requests. ``refreshed`` reads the log to its end.
+    Returns None after a change, without such a round, or on a local store. Sends three concurrent requests.
+    ``refreshed`` reads the log to its end.
     """
-    storage = lake.place.storage
+    storage = lake.binding.storage
     with _lock:
         last_round = _no_op_rounds.get(log)
     if last_round is None or not isinstance(storage, ReadsMany):
         return None
-    if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > LASTS_MS:
+    if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > NO_OP_MS_MAX:
         forget(log)
         return None
-    keys = [last_round.head.key, last_round.head.following]
-    state, (newest, following) = call_both(storage, refreshed, lambda: list(storage.read_many(keys)))
-    is_same = newest is not None and following is None and lake.content_of(newest) == last_round.head.content
+    keys = [last_round.head.key, last_round.head.successor]
+    state, (head, successor) = call_both(storage, refreshed, lambda: list(storage.read_many(keys)))
+    is_same = head is not None and successor is None and lake.digest_of(head) == last_round.head.digest
     if is_same and last_round.is_state(state):
         return state
     forget(log)
@@ -124,20 +123,20 @@ def find_unchanged_state(
 
 @dataclass(frozen=True, slots=True)
 class TieringReport:
-    """Result of one `TieringJob.run`. ``snapshots`` holds the ids that this call committed."""
+    """Result of `TieringJob.run`. ``snapshots`` has the ids of the snapshots that it committed."""
 
     table: str
     rows: int
-    """Rows written. With a primary key, the rows left after merging changes."""
+    """Written rows. With a primary key, the number after merging changes."""
     files: int
     size_bytes: int
     snapshots: tuple[int, ...]
     conflicts: int
     duration_ms: int
     healed_rows: int = 0
-    """Duplicates removed from a primary-key table: rows beyond the first per key, added by other engines.
+    """Number of removed duplicates: additional rows of a primary key, which another engine added.
 
-    A key is checked when it changes.
+    A round removes the duplicates of a key only when the key changes.
     """
 
 
@@ -153,9 +152,7 @@ class TieringJob:
         bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
         is_before_drop: bool = False,
     ) -> None:
-        """Prepare to tier one table. With ``is_before_drop`` the caller drops partitions next, which a rolled-back lake
-        may have again.
-        """
+        """With ``is_before_drop``, the caller drops partitions next, which a rolled-back lake may have again."""
         self._log = log
         self._lake = lake
         self._world = world or World()
@@ -165,7 +162,7 @@ class TieringJob:
     def run(self, run_tasks: RunTasks) -> TieringReport:
         """Tier every row committed before the call, in as many rounds as needed.
 
-        Concurrent and repeated calls are safe. Raises `CommitConflictError` if other services keep winning,
+        Concurrent and repeated calls are safe. Raises `CommitConflictError` after too many conflicts,
         `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
         ``run_tasks``.
         """
@@ -179,8 +176,8 @@ class TieringJob:
             try:
                 finished = self._run_round(state, targets, run_tasks, done)
             except (CommitConflictError, OffsetsTrimmedError, SnapshotExpiredError):
-                # Another service tiered these rows and perhaps trimmed them, or expired the files searched for older
-                # rows: plan again from the latest lake snapshot.
+                # Another service tiered these rows and perhaps trimmed them, or expired files of older rows: plan again
+                # from the latest lake snapshot.
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
@@ -194,7 +191,7 @@ class TieringJob:
                 break
             state = self._refresh_state()
             if not done and not self._is_before_drop:
-                targets = state.ends  # deletions since then must be tiered, which requires all rows added before them
+                targets = state.ends  # later deletes must be tiered too, which requires all rows before them
         files = [file for _, written in done for file in written]
         return TieringReport(
             table=state.name,
@@ -204,13 +201,13 @@ class TieringJob:
             snapshots=tuple(snapshot.id for snapshot, _ in done),
             conflicts=conflicts,
             duration_ms=self._world.clock.boot_ms() - started_ms,
-            healed_rows=_remove_duplicate_keys(files),
+            healed_rows=_count_removed_duplicates(files),
         )
 
     def _read_current_state(self) -> TableState:
-        """Return the latest state of a table whose lake this warehouse may write."""
+        """Return the latest state of the table. Requires that the warehouse may write to its lake."""
         lake = self._lake
-        _, state = call_both(lake.place.storage, partial(lake.require_home, "tiering"), self._refresh_state)
+        _, state = call_both(lake.binding.storage, partial(lake.require_home, "tiering"), self._refresh_state)
         return state
 
     def _run_round(
@@ -220,7 +217,7 @@ class TieringJob:
         run_tasks: RunTasks,
         done: list[tuple[LakeSnapshot, list[LakeFile]]],
     ) -> bool:
-        """Commit one snapshot. Returns True if there is nothing left to do."""
+        """Commit one snapshot. Returns whether no work is left."""
         self._lake = self._lake.with_state(state)
         applied_through = state.lake.applied_through if state.lake is not None else 0
         is_due = any(state.lake_offset(bucket) < end for bucket, end in targets.items())
@@ -234,25 +231,26 @@ class TieringJob:
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
-            if not self._is_before_drop:  # before a drop a check is skipped
+            if not self._is_before_drop:  # a round before a drop skips a check
                 remember_no_op(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
-        if (
-            plan.has_deletes and not files and newest is not None
-        ):  # their partition was dropped, or another engine deleted them
+        if plan.has_deletes and not files and newest is not None:
+            # A partition drop or another engine already removed the deleted rows.
             record_applied_deletes(self._log, self._lake, newest, max(deletion.commit for deletion in state.deletions))
         self._require_same_lake(state)
         snapshot = commit_round(self._lake, context, plan, files)
         if snapshot is not None:
             self._record(snapshot)
             done.append((snapshot, files))
-            warn_of_duplicates(state.name, _remove_duplicate_keys(files))
+            warn_of_duplicates(state.name, _count_removed_duplicates(files))
         return (snapshot is not None or not plan.num_tasks) and plan.reaches_all(targets)
 
     def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
-        """Create or evolve the lake table for this state, and return its latest snapshot, checked against the log."""
+        """Create or migrate the lake table for this state. Returns its latest snapshot after checking it against the
+        log.
+        """
         if state.lake is not None:  # a lake table that held rows is never recreated
             self._require_progress(state, state.lake)
         self._fit_lake(state)
@@ -260,7 +258,7 @@ class TieringJob:
         require_same_history(self._log, newest)
         if newest is not None and lake_is_ahead(newest, state) and not lake_is_ahead(newest, self._refresh_state()):
             raise CommitConflictError(
-                f"table {state.name}: another service tiered rows that were committed since this round began; try again"
+                f"table {state.name}: another service tiered rows that were committed after this round started; retry"
             )
         return newest
 
@@ -279,7 +277,7 @@ class TieringJob:
             if not self._was_replaced(state):
                 raise
             logger.warning(
-                "table %s: another engine's commit took the place of lake snapshot %d; its rows are tiered again",
+                "table %s: another engine's commit replaced lake snapshot %d; its rows are tiered again",
                 state.name,
                 recorded.snapshot_id,
             )
@@ -292,17 +290,18 @@ class TieringJob:
             if self._refresh_state().schema_id == state.schema_id:
                 raise
             raise CommitConflictError(
-                f"the columns of table {state.name} were altered since this round began; try again"
+                f"the columns of table {state.name} were altered after this round started; retry"
             ) from None
 
     def _require_same_lake(self, state: TableState) -> None:
-        """Require that the state still has this lake. Otherwise the fence would admit rows that the next round removes,
-        or that no reader finds.
+        """Require that the table still has this lake and was not truncated. Raises `CommitConflictError`.
+
+        The fence does not detect this. The commit could add rows that the next round removes, or that no reader finds.
         """
-        now = self._refresh_state()
-        if now.truncation != state.truncation or now.lake_location != state.lake_location:
+        current = self._refresh_state()
+        if current.truncation != state.truncation or current.lake_location != state.lake_location:
             raise CommitConflictError(
-                f"table {state.name} was truncated, or its lake was rebuilt, since this round began; try again"
+                f"table {state.name} was truncated, or its lake was rebuilt, after this round started; retry"
             )
 
     def _record(self, snapshot: LakeSnapshot) -> None:
@@ -311,25 +310,23 @@ class TieringJob:
     def _refresh_state(self) -> TableState:
         state = self._log.refresh()
         if state.dropped:
-            raise TableNotFoundError(f"table {state.name} was dropped; nothing is tiered")
+            raise TableNotFoundError(f"cannot tier table {state.name}: it was dropped")
         if not state.parsed.datalake_enabled:
-            raise InvalidOptionError(
-                f"table {state.name}: table.datalake.enabled is false, so nothing is tiered; set it to true"
-            )
+            raise InvalidOptionError(f"cannot tier table {state.name}: table.datalake.enabled is false; set it to true")
         return state
 
 
-def _remove_duplicate_keys(files: Sequence[LakeFile]) -> int:
+def _count_removed_duplicates(files: Sequence[LakeFile]) -> int:
     return sum(file.deletes.num_duplicates for file in files if file.deletes is not None)
 
 
 def run_task(
     storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None = None
 ) -> list[LakeFile]:
-    """Write the files of one task, on an executor. They are durable on return, but not visible.
+    """Write the files of one task, on an executor. On return they are durable, but not visible.
 
-    Tasks of a round in the same process share ``records``, because one record may hold rows of all buckets. Raises
-    `MissingExtraError` if the executor lacks the lake's library.
+    Tasks of one round in a process share ``records``, because one record may hold rows of all buckets. Raises
+    `MissingExtraError` if the executor does not have the library of the lake format.
     """
     with lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
@@ -354,7 +351,7 @@ def _run_keyed_task(
         return paimon_keyed.write_changes(task.context, files_at, world.ids, task.bucket, task.offsets, changes)
     from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
 
-    ahead = partial(FilesAhead, storage, settings)
+    ahead = partial(PrefetchedFiles, storage, settings)
     return iceberg_keyed.write_changes(
         task.context, files_at, world.ids, task.bucket, task.offsets, changes, task.live, ahead
     )
@@ -363,7 +360,7 @@ def _run_keyed_task(
 def _run_base_task(
     storage: Storage, files_at: FilesAt, world: World, task: TieringTask, base: OffsetRange
 ) -> list[LakeFile]:
-    """Write the rows by key of a bucket that is empty in the lake. Each row counts as an insert."""
+    """Write the rows of a KV snapshot into a bucket without lake rows. Each row counts as an insert."""
     context = task.context
     batches = (part.batch for part in check_dense(read_split(storage, task.split, context.schema), task.split.offsets))
     if context.lake["format"] == "paimon":
@@ -383,7 +380,7 @@ def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch
 
 
 def shared_records(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
-    """Return the records that the tasks of one round share, or None without tasks."""
+    """Return the shared record cache of the tasks of one round, or None without tasks."""
     if not tasks:
         return None
     records = InlineRecords(storage, tasks[0].split.table_uuid)
@@ -392,7 +389,7 @@ def shared_records(storage: Storage, tasks: Sequence[TieringTask]) -> InlineReco
 
 
 def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs the tasks of a round one after the other in this process."""
+    """Return a function that runs the tasks of a round sequentially in this process."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         records = shared_records(storage, tasks)
@@ -402,7 +399,7 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
 
 
 def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: World) -> RunTasks:
-    """Return a function that runs tasks in threads: one per core, more for small tasks on a remote store."""
+    """Return a function that runs tasks in threads: one per core, or more for small tasks on a remote store."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         records = shared_records(storage, tasks)

@@ -1,4 +1,4 @@
-"""Offset planning for a tiering round: the range of each bucket to move to the lake next. Pure."""
+"""Plans a tiering round: the next offset range of each bucket. Does no I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.types import LakeSnapshot, LiveFile, WriteContext
 from streamhouse_spark.log.actions import KvSnapshot
-from streamhouse_spark.log.delete_vectors import unapplied_deletes
+from streamhouse_spark.log.deletion_vectors import unapplied_deletes
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import BucketLog, TableState
 
 ROUND_BYTES_PER_BUCKET_MAX = 512 << 20
-"""Bytes in memory of one bucket that a round tiers at most. Limits the first rounds after a long downtime."""
+"""Maximum bytes in memory of one bucket in a round. Limits the first rounds after a long downtime."""
 KEYED_ROUND_BYTES_PER_BUCKET_MAX = 128 << 20
-"""The same for a primary-key table: a task holds all changes of its range in memory to find the last of each key."""
+"""This limit for primary-key tables: a task holds all changes of its range in memory to find the last of each key."""
 
 GROUPS_MIN = 32
 GROUP_BYTES = 64 << 20
@@ -27,14 +27,14 @@ GROUP_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class TieringTask(Portable):
-    """One bucket's part of a round: the rows to read and the form to write them in. Serializable."""
+    """The part of a round for one bucket: the rows to read and the context to write them in. Serializable."""
 
     split: LogSplit
     context: WriteContext
     live: tuple[LiveFile, ...] = ()
-    """Lake files that may hold older rows of the same keys."""
+    """Lake files that may hold older rows of these keys."""
     base: OffsetRange | None = None
-    """For a primary-key table whose log starts too late: the split holds the rows by key at this offset."""
+    """For a primary-key table whose log starts too late: the split has the rows of a KV snapshot at this offset."""
 
     @property
     def bucket(self) -> int:
@@ -46,15 +46,15 @@ class TieringTask(Portable):
 
 
 def task_bytes(task: TieringTask) -> int:
-    """Return roughly the bytes in memory of a task's rows."""
+    """Return the approximate bytes of a task's rows in memory."""
     return sum(segment.memory_bytes for segment in task.split.segments)
 
 
 def group_tasks(tasks: Sequence[TieringTask]) -> list[list[int]]:
     """Divide tasks, by position, into groups of about equal bytes, one per process.
 
-    A few tasks form one group each. Many tasks form `GROUPS_MIN` groups, or more to keep each below `GROUP_BYTES`:
-    starting a process costs more than writing a handful of rows. The largest task goes first, each to the smallest
+    Few tasks form one group each. Many tasks form `GROUPS_MIN` groups, or more to keep each below `GROUP_BYTES`,
+    because starting a process costs more than writing a few rows. Each task, largest first, is added to the smallest
     group (Graham's rule, "Bounds on Multiprocessing Timing Anomalies").
     """
     sizes = [task_bytes(task) for task in tasks]
@@ -70,8 +70,8 @@ def group_tasks(tasks: Sequence[TieringTask]) -> list[list[int]]:
     return groups
 
 
-def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
-    """Return the start offsets of the next round: those of the lake, or of a truncation that emptied the table.
+def find_round_starts(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, int]:
+    """Return the start offsets of the next round: those of the lake, or of a truncation that the lake has not applied.
 
     Raises `LakeMismatchError` if the lake has rows or truncations that the log never had.
     """
@@ -82,15 +82,15 @@ def round_begin(state: TableState, lake: LakeSnapshot | None) -> Mapping[int, in
     ahead = [b for b in state.buckets if max(starts.get(b, 0), offsets.get(b, 0)) > firsts.get(b, 0)]
     if ahead:
         raise LakeMismatchError(
-            f"table {state.name}: the lake holds bucket {ahead[0]} from offset {starts.get(ahead[0], 0)} to "
-            f"{offsets.get(ahead[0], 0)}, the table was last truncated at {firsts.get(ahead[0], 0)}: the log lost "
+            f"table {state.name}: the lake has bucket {ahead[0]} from offset {starts.get(ahead[0], 0)} to "
+            f"{offsets.get(ahead[0], 0)}, but the table was last truncated at {firsts.get(ahead[0], 0)}: the log lost "
             "records or the lake belongs to another warehouse; restore the warehouse"
         )
     return firsts
 
 
 def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetSet]:
-    """Return the deleted rows below the ``new`` offsets that the latest lake snapshot still holds."""
+    """Return the deleted rows below the ``new`` offsets that the latest lake snapshot still has."""
     applied_through, offsets = (lake.applied_through, lake.offsets) if lake is not None else (0, {})
     left = unapplied_deletes(state.deletions, applied_through, offsets)
     below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
@@ -98,7 +98,7 @@ def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[in
 
 
 def find_bases(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
-    """Return bucket → rows by key, for buckets that are empty in the lake and whose log no longer has all changes."""
+    """Return bucket → KV snapshot, for buckets without lake rows whose log no longer has all changes."""
     return {
         bucket: base
         for bucket, base in state.snapshots.items()
@@ -115,12 +115,11 @@ def plan_tiering(
     bytes_max: int = ROUND_BYTES_PER_BUCKET_MAX,
     cuts_segments: bool = False,
 ) -> dict[int, OffsetRange]:
-    """Return the next offset range per bucket, from the lake's offset towards ``targets``. Buckets without work are
-    absent.
+    """Return the next offset range per bucket, from the lake's offset towards ``targets``. Omits buckets without work.
 
-    A range ends between segments if possible and covers at least one. With ``cuts_segments`` a larger segment is cut to
-    its share of ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next rows, `LakeMismatchError`
-    if the lake is ahead of the log.
+    A range ends between segments if possible, and covers at least one segment. With ``cuts_segments``, a larger segment
+    is cut to at most about ``bytes_max``. Raises `LakeRolledBackError` if the log no longer has the next rows, and
+    `LakeMismatchError` if the lake has more rows than the log.
     """
     ranges: dict[int, OffsetRange] = {}
     for bucket, log in sorted(buckets.items()):
@@ -135,17 +134,17 @@ def plan_tiering(
 
 
 def _require_next(log: BucketLog, lake_offset: int, table: str, bucket: int) -> None:
-    """Require that the log has the next offset and is not behind the lake."""
+    """Require that the log has the next offset of the lake."""
     if lake_offset > log.end:
         raise LakeMismatchError(
-            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log ends at {log.end}: the "
+            f"table {table}: the lake has bucket {bucket} up to {lake_offset}, but the log ends at {log.end}: the "
             "log lost rows or belongs to another warehouse; restore the warehouse"
         )
     if lake_offset < log.start:
         raise LakeRolledBackError(
-            f"table {table}: the lake holds bucket {bucket} up to offset {lake_offset}, the log begins at {log.start}: "
-            "the rows between are in neither; roll the lake forward to its newest snapshot with offsets, or give them "
-            "up (streamhouse retier --allow-loss)"
+            f"table {table}: the lake has bucket {bucket} up to {lake_offset}, but the log starts at {log.start}, "
+            "so the rows between are lost; roll the lake forward to its latest snapshot with offsets, or accept the "
+            "loss (streamhouse retier --allow-loss)"
         )
 
 
@@ -162,7 +161,7 @@ def _next_range(log: BucketLog, lake_offset: int, target: int, bytes_max: int) -
 
 
 def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRange:
-    """Return the range, or a small enough part of its first segment."""
+    """Return the range, or a smaller part of its first segment."""
     first = next((s for s in log.segments if s.end_offset > offsets.start), None)
     if first is None:
         return offsets
@@ -173,12 +172,12 @@ def _cut_range(log: BucketLog, offsets: OffsetRange, bytes_max: int) -> OffsetRa
 
 
 def require_progress(recorded: Mapping[int, int], lake_offsets: Mapping[int, int], *, table: str) -> None:
-    """Raise `LakeRolledBackError` if the lake holds less than the log has recorded."""
+    """Raise `LakeRolledBackError` if the lake has fewer rows than the log has recorded."""
     shortfall = {b: (lake_offsets.get(b, 0), o) for b, o in sorted(recorded.items()) if lake_offsets.get(b, 0) < o}
     if shortfall:
-        bucket, (here, expected) = next(iter(shortfall.items()))
+        bucket, (offset, expected) = next(iter(shortfall.items()))
         raise LakeRolledBackError(
-            f"table {table}: the lake holds bucket {bucket} up to offset {here}, it held it up to {expected} before: "
-            "the lake was rolled back, or put back to an older copy; roll it forward to its newest snapshot with "
+            f"table {table}: the lake has bucket {bucket} up to offset {offset}, expected {expected}: the lake was "
+            "rolled back, or an older copy was restored; roll it forward to its latest snapshot with "
             "offsets, or rebuild it from the log (streamhouse retier)"
         )

@@ -1,4 +1,4 @@
-"""One tiering round, also into a virtual lake table: its plan from the latest lake snapshot, and its files."""
+"""One tiering round: its plan from the latest lake snapshot, and its files. Also for virtual lake tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from streamhouse_spark.lake.tiering.plan import (
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
     find_bases,
+    find_round_starts,
     plan_tiering,
-    round_begin,
     rows_to_delete,
 )
 from streamhouse_spark.lake.types import NEVER_TRUNCATED, LakeFile, LakeSnapshot, PendingDeletes, WriteContext
 from streamhouse_spark.lake.validation import NOTHING_ABSENT
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import Deletion, unapplied_file_deletes
+from streamhouse_spark.log.deletion_vectors import Deletion, unapplied_file_deletes
 from streamhouse_spark.log.segments.scan import plan_range, plan_snapshot, plan_whole_range, read_split
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -41,7 +41,7 @@ CONFLICTS_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class TieringPlan:
-    """Rows and deletions of one round."""
+    """The rows and deletes of one round."""
 
     state: TableState
     offsets: Mapping[int, int]
@@ -53,13 +53,13 @@ class TieringPlan:
     bases: Mapping[int, KvSnapshot]
     deleted: Mapping[int, OffsetSet]
     file_deletes: tuple[Deletion, ...] = ()
-    """Deletions of rows without offsets that the lake has not applied yet."""
+    """Deletes of rows without offsets that the lake has not applied."""
     applied_through: int = 0
-    """The latest record whose deletions the lake has applied before the round."""
+    """The latest record whose deletes the lake had applied before the round."""
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether the lake's rows stay: the table was not truncated since."""
+        """Whether the lake keeps its rows, because the table was not truncated."""
         return self.state.begins_at(self.starts)
 
     @property
@@ -68,7 +68,7 @@ class TieringPlan:
 
     @property
     def is_due(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether the round has work."""
         return bool(self.num_tasks) or self.has_deletes or not self.keeps_rows
 
     @property
@@ -77,16 +77,18 @@ class TieringPlan:
         return bool(self.deleted or self.file_deletes)
 
     def absent_from(self, lake: LakeTable) -> Mapping[int, int]:
-        """Return bucket → rows of the round that are not in its files; see `LakeTable.leaves_out_deleted`."""
-        if not lake.leaves_out_deleted:
+        """Return bucket → number of rows of the round that are not in its files. See `LakeTable.omits_deleted_rows`."""
+        if not lake.omits_deleted_rows:
             return NOTHING_ABSENT
         return {
             bucket: runs.within(self.ranges[bucket]).num_rows for bucket, runs in self._deleted_rows_of_round.items()
         }
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetSet]:
-        """Return the deleted rows to remove from files: of the lake, and of the round if its files have them."""
-        if not lake.leaves_out_deleted:
+        """Return the deleted rows to remove from files of the lake, and from those of the round unless these
+        omit them.
+        """
+        if not lake.omits_deleted_rows:
             return self.deleted
         older = {
             b: runs.within(OffsetRange(0, self.ranges[b].start)) for b, runs in self._deleted_rows_of_round.items()
@@ -109,9 +111,9 @@ def plan_round(
     *,
     bytes_per_bucket_max: int = ROUND_BYTES_PER_BUCKET_MAX,
 ) -> TieringPlan:
-    """Plan the round after a snapshot. Raises as `plan_tiering` and `round_begin` do."""
+    """Return the plan of the round after a snapshot. Raises the errors of `plan_tiering` and `find_round_starts`."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
-    begin = round_begin(state, newest)
+    begin = find_round_starts(state, newest)
     bases = find_bases(state, begin)
     is_keyed, bytes_max = bool(state.primary_key), bytes_per_bucket_max
     if is_keyed:
@@ -126,10 +128,10 @@ def plan_round(
 
 
 def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_tasks: RunTasks) -> list[LakeFile]:
-    """Write the files of the round, including its row deletions. They are durable on return, but not visible."""
+    """Write the files of the round, including its deletes. On return they are durable, but not visible."""
     state = plan.state
-    split_of = plan_range if lake.leaves_out_deleted else plan_whole_range
-    # A round that drops all rows of the lake searches for no older ones.
+    split_of = plan_range if lake.omits_deleted_rows else plan_whole_range
+    # A round that drops all rows of the lake needs no older rows.
     has_live_files = bool(state.primary_key) and plan.keeps_rows
     live = lake.live_files(context, list(plan.ranges)) if has_live_files else {}
     tasks = [
@@ -144,7 +146,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     deleted = plan.deleted_rows_of(lake)
     if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
-        rows = RowsOfLog(lake.place.storage, state, lake.place.spec.schema)
+        rows = RowsOfLog(lake.binding.storage, state, lake.binding.spec.schema)
         pending = PendingDeletes(plan.file_deletes, recorded, plan.applied_through, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
@@ -153,7 +155,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
 def commit_round(
     lake: LakeTable, context: WriteContext, plan: TieringPlan, files: Sequence[LakeFile]
 ) -> LakeSnapshot | None:
-    """Commit the files of the round as `LakeTable.commit` does."""
+    """Commit the files of the round. Raises the errors of `LakeTable.commit`."""
     return lake.commit(
         files,
         expected=plan.offsets,
@@ -167,7 +169,7 @@ def commit_round(
 
 @dataclass(frozen=True, slots=True)
 class RowsOfLog:
-    """Reads rows from the log; a `LogRowReader`."""
+    """Reads rows from the log. Implements `LogRowReader`."""
 
     storage: Storage
     state: TableState
@@ -197,12 +199,12 @@ class RowsOfLog:
 def tier_to_virtual_table(
     log: CommitLog, lake: LakeTable, run_tasks: RunTasks, check: Callable[[TableState], object]
 ) -> TableState:
-    """Bring an unrecorded lake up to the latest state of the log, and return that state.
+    """Tier all rows of the latest state of the log into an unrecorded lake, and return that state.
 
-    Reads the lake before the log, so that the log is never behind it. **Commit point:** the lake's snapshot, fenced by
-    its offsets; a loser reads again and finds most of the work done. ``check`` rejects a state. Raises
-    `CommitConflictError` if concurrent processes keep winning, `OffsetsTrimmedError` or `LakeRolledBackError` if the
-    lake is too old for the log.
+    Reads the lake before the log, so that the log state is never older. **Commit point:** the lake's snapshot, which is
+    fenced by its offsets. A process that loses the race plans again, and finds most of the work done. ``check`` rejects
+    a state. Raises `CommitConflictError` after too many conflicts, and `OffsetsTrimmedError` or `LakeRolledBackError`
+    if the log no longer has the next rows of the lake.
     """
     conflicts = 0
     while True:

@@ -22,8 +22,8 @@ import numpy as np
 from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import manifest_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, ArchivePage, SetArchive
 from streamhouse_spark.log.archive.pages import (
@@ -102,8 +102,8 @@ def _archive_once(
 
 
 def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
-    """Return the archive without its oldest pages whose changes are all from before ``before_ms``. The last
-    page stays.
+    """Return the archive without its oldest pages whose changes are all from before ``before_ms``. The last page
+    stays.
     """
     pages, starts, first = archive.pages, dict(archive.starts), archive.first_commit
     while len(pages) > 1 and pages[0].last_ms < before_ms:
@@ -152,7 +152,7 @@ def _commit(
         return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
     committed = log.commit(plan, staged_ms=began_ms)
-    return committed.state is not committed.before
+    return committed.wrote
 
 
 def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:

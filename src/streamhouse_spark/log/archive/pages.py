@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import manifest_key, segment_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Append, Archive, Payload, segment_from_json, segment_to_json
 from streamhouse_spark.log.commit_reader import Commit
@@ -145,7 +145,9 @@ def first_change_offsets(state: TableState) -> dict[int, int]:
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
-    """Return the first record whose changes are still to be archived: no floor may pass it. None if there is none."""
+    """Return the first record whose changes are still to be archived: no watermark may pass it. None if there is
+    none.
+    """
     held = usable_archive(state)
     if not held or state.parsed.changelog_retention_ms is None:
         return None

@@ -18,10 +18,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import PUBLICATIONS
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.actions import DropTag
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.idempotency import unsupported_on_branch_error
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.commit_validation import unsupported_on_branch_error
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.state import TableState, TaggedVersion
 from streamhouse_spark.log.transactions import TransactionEntry
 from streamhouse_spark.storage.base import Storage
@@ -135,5 +134,5 @@ def forget_deleted_clones(log: CommitLog, storage: Storage, state: TableState, *
 
 
 def _is_buried(storage: Storage, uuid: str) -> bool:
-    _, floor = find_newest_floor(storage, uuid)
-    return floor is not None and floor.floor >= DROPPED_FLOOR
+    _, watermark = find_latest_watermark(storage, uuid)
+    return watermark is not None and watermark.number >= DROPPED_WATERMARK

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from streamhouse_spark.core.concurrency import new_event
-from streamhouse_spark.core.paths import refresh_claim_key, tiering_claim_key
+from streamhouse_spark.core.warehouse_layout import refresh_claim_key, tiering_claim_key
 from streamhouse_spark.errors import StorageError
 from streamhouse_spark.storage.base import Storage
 

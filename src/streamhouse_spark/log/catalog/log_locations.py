@@ -17,7 +17,7 @@ from typing import Final
 from streamhouse_spark.config.table_properties import LOG_LOCATION
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     OWNER_NAME,
     WAREHOUSE_KEY,
     is_in_log,
@@ -36,7 +36,7 @@ from streamhouse_spark.storage.base import Storage, object_exists, read_or_none
 from streamhouse_spark.storage.factory import storage_for
 from streamhouse_spark.storage.prefetch import ReadsMany
 from streamhouse_spark.storage.put_if_absent import Slot
-from streamhouse_spark.storage.routing import PlacedStorage, make_routing_storage
+from streamhouse_spark.storage.routing import RoutingStorage, make_routing_storage
 
 SETTINGS_PREFIX: Final = "log."
 """Prefix of settings for the stores of logs: ``log.s3.endpoint``."""
@@ -93,7 +93,7 @@ class _Place:
 
 
 class LogLocationResolver:
-    """Resolves keys of logs that lie elsewhere to their stores, for `PlacedStorage`. Each location is read once.
+    """Resolves keys of logs that lie elsewhere to their stores, for `RoutingStorage`. Each location is read once.
 
     Thread-safe: concurrent reads find the same.
     """
@@ -250,11 +250,11 @@ class LogLocationResolver:
         self._locations.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
 
 
-def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> PlacedStorage:
-    """Return a warehouse's store that routes each table's log to its location. A `PlacedStorage` is
+def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> RoutingStorage:
+    """Return a warehouse's store that routes each table's log to its location. A `RoutingStorage` is
     returned unchanged.
     """
-    if isinstance(storage, PlacedStorage):
+    if isinstance(storage, RoutingStorage):
         return storage
     log_settings(settings)  # rejects an unknown name now, not when such a table is opened
     return make_routing_storage(storage, LogLocationResolver(storage, settings, world))
@@ -262,7 +262,7 @@ def with_log_places(storage: Storage, settings: Mapping[str, str], world: World)
 
 def log_locations_of(storage: Storage) -> LogLocationResolver | None:
     """Return the resolver of a warehouse's store; None for a plain store."""
-    places = storage.places if isinstance(storage, PlacedStorage) else None
+    places = storage.places if isinstance(storage, RoutingStorage) else None
     return places if isinstance(places, LogLocationResolver) else None
 
 

@@ -26,7 +26,8 @@ from typing import Any, Final
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import (
     RESERVED_DATABASES,
     WAREHOUSE_KEY,
     database_key,
@@ -38,7 +39,6 @@ from streamhouse_spark.core.paths import (
     parse_table_name,
     plain_root,
 )
-from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import (
     InvalidNameError,
     ObjectNotFoundError,

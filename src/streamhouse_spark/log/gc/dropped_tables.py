@@ -4,9 +4,9 @@ These are dropped tables, tables that never got a name because their creator die
 longer names. Deletion takes these steps, each of which may be interrupted and repeated:
 
 1. The drop record, the commit point of dropping. `renaming.undrop` reverts it.
-2. A grace period later, a record that buries the table, so that it cannot be undropped. Then a tombstone: a floor above
-   every record number, so that a writer that slept is never acknowledged at a number that deletion freed.
-3. Another grace period later the lake table, the files, and last the commit records. The tombstone stays.
+2. A grace period later, a record that prevents undropping. Then a tombstone: a low watermark above every record number.
+   A writer that was suspended is therefore never acknowledged at the number of a deleted record.
+3. Another grace period later, the lake table and the files are deleted, the commit records last. The tombstone stays.
 
 A table with clones is buried after the last of them, because they read files of its lake.
 """
@@ -19,16 +19,16 @@ from contextlib import suppress
 
 from streamhouse_spark.config.table_properties import BRANCH, BranchMark
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import (
     TABLES_PREFIX,
     commit_key,
     commits_prefix,
-    floors_prefix,
     manifest_key,
     parse_numbers,
     table_prefix,
+    watermarks_prefix,
 )
-from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,
@@ -40,10 +40,10 @@ from streamhouse_spark.log.actions import Action, Drop, Rename, SetProperties, T
 from streamhouse_spark.log.catalog.branches import branch_tag, list_clones, list_live_clones
 from streamhouse_spark.log.catalog.names import resolve
 from streamhouse_spark.log.catalog.renaming import follow_replacements, update_replaced_name
-from streamhouse_spark.log.checkpoint import DROPPED_FLOOR, read_latest_checkpoint, write_floor
+from streamhouse_spark.log.checkpoint import read_latest_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.garbage_collection import CleanReport, check_grace
-from streamhouse_spark.log.low_watermark import find_newest_floor
+from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark, write_low_watermark
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState, fold
 from streamhouse_spark.storage.base import Storage
@@ -65,7 +65,7 @@ def clean_dropped(
     report = CleanReport(dry_run)
     for uuid in storage.list_names(TABLES_PREFIX):
         try:
-            index, tombstone_ms = _read_drop_floor(storage, uuid)
+            index, tombstone_ms = _read_drop_watermark(storage, uuid)
             if tombstone_ms is None:
                 _put_tombstone(storage, world, uuid, index, grace_ms, report)
             elif tombstone_ms + grace_ms <= storage.now_ms():
@@ -76,21 +76,21 @@ def clean_dropped(
     return report
 
 
-def _read_drop_floor(storage: Storage, uuid: str) -> tuple[int, int | None]:
-    """Return the index of the latest floor, and its time if it is a tombstone."""
-    index, floor = find_newest_floor(storage, uuid)
-    return index, floor.time_ms if floor is not None and floor.floor >= DROPPED_FLOOR else None
+def _read_drop_watermark(storage: Storage, uuid: str) -> tuple[int, int | None]:
+    """Return the index of the latest watermark, and its time if it is a tombstone."""
+    index, watermark = find_latest_watermark(storage, uuid)
+    return index, watermark.time_ms if watermark is not None and watermark.number >= DROPPED_WATERMARK else None
 
 
 def _put_tombstone(
-    storage: Storage, world: World, uuid: str, floor_index: int, grace_ms: int, report: CleanReport
+    storage: Storage, world: World, uuid: str, watermark_index: int, grace_ms: int, report: CleanReport
 ) -> None:
     log = CommitLog(storage, uuid, world)
     try:
         state = log.refresh()
     except TableNotFoundError:  # the first record is in flight, or was never put
         if not report.dry_run and is_unfinished(storage, uuid, storage.now_ms() - grace_ms):
-            write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
+            write_low_watermark(storage, uuid, watermark_index + 1, DROPPED_WATERMARK)
         return
     if state.dropped and not report.dry_run:
         update_replaced_name(storage, world, log)
@@ -112,7 +112,7 @@ def _put_tombstone(
 
     log.commit(plan)
     if log.state.buried:
-        write_floor(storage, uuid, floor_index + 1, DROPPED_FLOOR)
+        write_low_watermark(storage, uuid, watermark_index + 1, DROPPED_WATERMARK)
 
 
 def _is_named(storage: Storage, world: World, state: TableState) -> bool:
@@ -131,7 +131,7 @@ def _is_named(storage: Storage, world: World, state: TableState) -> bool:
 
 
 def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: CleanReport) -> None:
-    keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(floors_prefix(uuid))]
+    keys = [i.key for i in storage.list(table_prefix(uuid)) if not i.key.startswith(watermarks_prefix(uuid))]
     records = [key for key in keys if key.startswith(commits_prefix(uuid))]
     keys = [key for key in keys if not key.startswith(commits_prefix(uuid))] + records
     report.deleted.extend(keys)

@@ -10,16 +10,16 @@ left out of the        the record that sets the archive            the grace aft
 change archive
 orphan                 a condemn record, once the file is older    the grace after that record
                        than the grace and no record names it
-commit record          a floor above it                            the grace after the floor
-checkpoint             two newer, whole ones at or above a floor   the grace after the floor
-floor                  a newer one, see `log/low_watermark.py`    at once
+commit record          a watermark above it                            the grace after the watermark
+checkpoint             two newer, whole ones at or above a watermark   the grace after the watermark
+watermark                  a newer one, see `log/low_watermark.py`    at once
 temporary file         nothing: it can only be its writer's        the grace after it was last written
 =====================  ==========================================  ========================================
 
 Files that the state of a tag names are retained as long as the tag, and a grace period longer. A late writer finds its
-segment condemned, or its record number below the floor, and writes again. Every step may be interrupted and repeated.
-Listings only find candidates; the log decides about each of them. Records may be voided and deleted only below two
-verified checkpoints.
+segment condemned, or its record number below the watermark, and writes again. Every step may be interrupted and
+repeated. Listings only find candidates; the log decides about each of them. Records may be voided and deleted only
+below two verified checkpoints.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from functools import partial
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import (
+from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,
@@ -46,15 +46,9 @@ from streamhouse_spark.errors import CorruptDataError, FormatVersionError, Inval
 from streamhouse_spark.log.actions import Action, ConfirmDeleted, DropTag, MarkOrphans
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_first_record_to_archive
 from streamhouse_spark.log.catalog.branches import forget_deleted_clones
-from streamhouse_spark.log.checkpoint import (
-    as_stored,
-    list_checkpoints,
-    read_checkpoint,
-    read_tagged_object,
-    write_floor,
-)
-from streamhouse_spark.log.commit_log import FLOOR_CHECK_MS, CommitLog
-from streamhouse_spark.log.low_watermark import find_floor_before, list_superfluous_floors
+from streamhouse_spark.log.checkpoint import as_stored, list_checkpoints, read_checkpoint, read_tagged_object
+from streamhouse_spark.log.commit_log import WATERMARK_CHECK_MS, CommitLog
+from streamhouse_spark.log.low_watermark import find_watermark_before, list_superfluous_watermarks, write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.state import TableState, fold
@@ -64,12 +58,12 @@ from streamhouse_spark.storage.prefetch import Prefetch, delete_all, map_with_st
 logger = logging.getLogger(__name__)
 
 GRACE_MS = 24 * 3600 * 1000
-GRACE_MS_MIN = 10 * FLOOR_CHECK_MS
+GRACE_MS_MIN = 10 * WATERMARK_CHECK_MS
 ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
-FLOOR_STEP_MIN = 50
+WATERMARK_STEP_MIN = 50
 _FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
 CHECKPOINTS_KEPT = 2
-"""Number of checkpoints retained at or above the floor, so that the table survives damage to one."""
+"""Number of checkpoints retained at or above the watermark, so that the table survives damage to one."""
 _RECORDS_AHEAD: Final = 64
 """Records that are prefetched at once, and held in memory."""
 
@@ -81,7 +75,7 @@ class CleanReport:
     dry_run: bool
     condemned: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    floor: int | None = None
+    watermark: int | None = None
     untagged: list[str] = field(default_factory=list)
     """Expired tags, and tags of deleted clones."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -106,15 +100,15 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
-    state, floor, listed = _read_and_list(log, storage)
+    state, watermark, listed = _read_and_list(log, storage)
     now_ms = storage.now_ms()
     _untag_expired(log, state, now_ms, report)
     report.untagged.extend(forget_deleted_clones(log, storage, state, dry_run=dry_run))
     _delete_marked(log, storage, state, now_ms, grace_ms, report)
     _delete_records(log, storage, listed, now_ms, grace_ms, report)
     _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _mark_orphans(log, storage, listed, floor, now_ms, grace_ms, report)
-    _advance_start(log, storage, listed, floor, report)
+    _mark_orphans(log, storage, listed, watermark, now_ms, grace_ms, report)
+    _advance_start(log, storage, listed, watermark, report)
     return report
 
 
@@ -129,17 +123,17 @@ class _Listed:
 
 
 def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the latest state, the latest floor and the content of the folders, in the time of one request."""
+    """Return the latest state, the latest watermark and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
     looks: list[Callable[[], Any]] = [
         log.refresh,
-        log.refresh_floor,
+        log.refresh_low_watermark,
         lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
         lambda: list_checkpoints(storage, uuid),
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
-    state, floor, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda look: look(), looks)
-    return state, floor, _Listed(records, checkpoints, [info for listing in objects for info in listing])
+    state, watermark, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda look: look(), looks)
+    return state, watermark, _Listed(records, checkpoints, [info for listing in objects for info in listing])
 
 
 def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
@@ -188,7 +182,7 @@ def _delete_marked(
 def _delete_records(
     log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
-    effective = find_floor_before(storage, log.table_uuid, log.floor_index, now_ms - grace_ms)
+    effective = find_watermark_before(storage, log.table_uuid, log.watermark_index, now_ms - grace_ms)
     if not effective:
         return
     records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
@@ -196,10 +190,12 @@ def _delete_records(
     checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
     if not records and not checkpoints:
         return
-    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_floor() - 1):
-        logger.error("%s: fewer than two checkpoints at its floor are whole, so no record is deleted", log.state.name)
+    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_low_watermark() - 1):
+        logger.error(
+            "%s: fewer than two checkpoints at its watermark are whole, so no record is deleted", log.state.name
+        )
         return
-    state = log.refresh()  # records with rows of a tag were above every floor when the tag was made
+    state = log.refresh()  # records with rows of a tag were above every watermark when the tag was made
     due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
     tagged = _list_tag_keys(storage, state, due)
     _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
@@ -213,13 +209,13 @@ def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: i
 
 
 def _mark_orphans(
-    log: CommitLog, storage: Storage, listed: _Listed, floor: int, now_ms: int, grace_ms: int, report: CleanReport
+    log: CommitLog, storage: Storage, listed: _Listed, watermark: int, now_ms: int, grace_ms: int, report: CleanReport
 ) -> None:
     deleted = set(report.deleted)
     old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in deleted]
 
     def orphans(state: TableState) -> tuple[str, ...]:
-        named = list_referenced_keys(state) | manifest_keys(state, at_least=floor) | of_archive(state)
+        named = list_referenced_keys(state) | manifest_keys(state, at_least=watermark) | of_archive(state)
         return tuple(k for k in old if k not in named and k not in state.condemned)
 
     of_archive = ArchiveObjectKeys(storage)
@@ -236,24 +232,26 @@ def _mark_orphans(
 def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
     """Void the records that two verified checkpoints make superfluous and that hold no live rows.
 
-    ``newest`` is the floor at the start of this run.
+    ``newest`` is the watermark at the start of this run.
     """
     checkpoints = listed.checkpoints
-    superfluous = list_superfluous_floors(storage, log.table_uuid, log.floor_index)
+    superfluous = list_superfluous_watermarks(storage, log.table_uuid, log.watermark_index)
     _delete(storage, superfluous, report)
-    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + FLOOR_STEP_MIN:
+    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + WATERMARK_STEP_MIN:
         return
     state = log.refresh()
     verified = verify_checkpoints(storage, state, checkpoints)
     if len(verified) < CHECKPOINTS_KEPT:
         return
     needed = (verified[-1].version, state.oldest_inline_commit(), find_first_record_to_archive(state))
-    floor = min(number for number in needed if number is not None)
-    if floor < log.refresh_floor() + FLOOR_STEP_MIN:
+    watermark = min(number for number in needed if number is not None)
+    if watermark < log.refresh_low_watermark() + WATERMARK_STEP_MIN:
         return
-    report.floor = floor
+    report.watermark = watermark
     if not report.dry_run:
-        write_floor(storage, log.table_uuid, log.floor_index + 1, floor)  # no effect if another process put this floor
+        write_low_watermark(
+            storage, log.table_uuid, log.watermark_index + 1, watermark
+        )  # no effect if another process put this watermark
 
 
 # -- verified checkpoints ---------------------------------------------------------------------------------------------

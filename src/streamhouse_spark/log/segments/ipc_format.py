@@ -1,8 +1,8 @@
 """Column projection of Arrow IPC record batches: locates the buffers of columns, and builds a smaller batch from them.
 
 A batch in a file is a *message*: a prefix with the length of the head, the head (a FlatBuffers table), and a body with
-the buffers of all columns, one column after the other. Arrow's reader requests each piece of a projection separately.
-With the positions known in advance, all pieces of all batches are fetched in one request.
+the buffers of all columns, one column after the other. Arrow's reader requests each buffer of a projection separately.
+This module computes the positions in advance, so that the buffers of all batches are fetched in one request.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.storage.base import Bytes
 
 PREFIX_BYTES = 8
-"""A marker, and the length of the head."""
+"""Bytes of a marker and the length of the head."""
 FILE_HEAD_BYTES = 8
-"""The magic at the start of a file; the schema message follows."""
+"""Bytes of the magic at the start of a file, before the schema message."""
 _ALIGNMENT_BYTES = 8
 _ENTRY_BYTES = 16
 _OTHER_HEAD_BYTES = 256
-"""Bound on the bytes of a head without the entries of its columns."""
+"""Upper bound on the bytes of a head without the entries of its columns."""
 
-# Numbers of the members of Arrow's FlatBuffers tables.
+# Member numbers in Arrow's FlatBuffers tables.
 _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 2, 3
 _BATCH_NODES, _BATCH_BUFFERS = 1, 2
 
@@ -41,11 +41,11 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSelection:
-    """Some columns of a file, in the file's order."""
+    """Selected columns of a file, in the file's order."""
 
     schema: pa.Schema
     head_bytes_max: int
-    """Bound on the bytes of prefix and head of a batch."""
+    """Upper bound on the bytes of prefix and head of a batch."""
     nodes: npt.NDArray[np.bool_]
     """Whether each node of a batch belongs to the selected columns."""
     buffers: tuple[tuple[int, int], ...]
@@ -74,15 +74,13 @@ class IpcBatchLayout:
     """The byte ranges of one batch that hold the selected columns."""
 
     ranges: tuple[tuple[int, int], ...]
-    """File ranges with the bytes of each column."""
+    """The file range of each column."""
     _head: memoryview
     _columns: ColumnSelection
 
     @classmethod
     def of(cls, head: memoryview, body_start: int, columns: ColumnSelection) -> IpcBatchLayout:
-        """Locate the columns by ``head``, a batch's prefix and head, whose body starts at ``body_start`` of
-        the file.
-        """
+        """Locate the columns of a batch. ``head`` is its prefix and head, and its body starts at ``body_start``."""
         _, buffers = _entries(head)
         ranges = []
         for first, last in columns.buffers:
@@ -91,7 +89,7 @@ class IpcBatchLayout:
         return cls(tuple(ranges), head, columns)
 
     def batch(self, parts: Sequence[Bytes]) -> pa.RecordBatch:
-        """Return the batch of the selected columns from the bytes of `ranges`. Arrow decompresses it."""
+        """Return the batch of the selected columns from the bytes of `ranges`. Arrow decompresses the bytes."""
         head = bytearray(self._head)
         nodes, buffers = _entries(head)
         selected = nodes[self._columns.nodes]
@@ -141,7 +139,7 @@ class _FlatTable:
         offsets = self.at - self._read("<i", self.at)
         offset = self._read("<H", offsets + 4 + 2 * number) if 4 + 2 * number < self._read("<H", offsets) else 0
         if not offset:
-            raise ValueError(f"a batch without member {number} of its head")
+            raise ValueError(f"the head of a batch has no member {number}")
         return self.at + offset
 
     def target(self, number: int) -> int:
@@ -164,7 +162,7 @@ def _message_table(head: Bytes) -> _FlatTable:
 
 
 def _entries(head: Bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the nodes and the buffers of a batch as arrays of pairs that are views of ``head``."""
+    """Return the nodes and the buffers of a batch as arrays of pairs, which are views of ``head``."""
     batch = _batch_table(head)
     vectors = []
     for number in (_BATCH_NODES, _BATCH_BUFFERS):

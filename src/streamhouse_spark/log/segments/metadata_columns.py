@@ -21,7 +21,7 @@ LOG_OFFSET = pa.field("_log_offset", pa.int64(), nullable=False)
 COMMIT_TIMESTAMP = pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=True)
 COMMIT_VERSION = pa.field("_commit_version", pa.int64(), nullable=False)
 ROW_ID = pa.field("_row_id", pa.int64(), nullable=False)
-"""The row id, see `place_row_ids`: identifies a row that an UPDATE, DELETE or MERGE read."""
+"""The row id, by which an UPDATE, DELETE or MERGE identifies a row that it read."""
 
 CHANGELOG_FIELDS = (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP)
 """Columns of ``<table>$changelog`` before the table's columns."""
@@ -37,14 +37,13 @@ def with_fields(fields: Sequence[pa.Field], schema: pa.Schema) -> pa.Schema:
 
 @cache
 def change_type_names() -> pa.Array:
-    """Return the names of the change types."""
     return pa.array([kind.name.lower() for kind in ChangeType])
 
 
 def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
-    """Return rows of a tail as rows to write, without the metadata columns that the table does not have.
+    """Return rows of a tail without metadata columns, unless the table has such a column, so that they can be written.
 
-    Raises `SchemaMismatchError` for changes that are not new rows: deletes, and before-images of updates.
+    Raises `SchemaMismatchError` for deletes and before-images of updates.
     """
     added = [field.name for field in (CHANGE_TYPE, *METADATA_FIELDS) if field.name not in columns]
     if CHANGE_TYPE.name in added and CHANGE_TYPE.name in rows.schema.names:
@@ -58,10 +57,10 @@ def without_metadata(rows: pa.Table, columns: Collection[str]) -> pa.Table:
 
 
 def with_metadata(log_batch: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
-    """Return the batch with these metadata columns before its own.
+    """Return the batch with these metadata columns before its own columns.
 
-    In a primary-key table its first column is the change type, which becomes `CHANGE_TYPE` if that is among the fields.
-    In a log table rows are inserts, or after-images of updates.
+    The first column of changes of a primary-key table becomes `CHANGE_TYPE`, or is dropped. Rows of a log table are
+    inserts, or after-images of updates.
     """
     batch, kinds = log_batch.batch, None
     if batch.schema.names[:1] == [CHANGE_TYPE.name]:
@@ -73,13 +72,13 @@ def with_metadata(log_batch: LogBatch, fields: Sequence[pa.Field]) -> pa.RecordB
     times_us = None
     if COMMIT_TIMESTAMP in fields:
         times_us = pa.array(log_batch.of_rows(log_batch.segment.commit_times_ms(log_batch.offsets)) * 1000)
-    offsets = pa.array(log_batch.row_offsets()) if _has_places(fields) else None
+    offsets = pa.array(log_batch.row_offsets()) if _needs_offsets(fields) else None
     return add_log_positions(
         batch, fields, log_batch.bucket, offsets, times_us, kinds, num_rows=log_batch.batch.num_rows
     )
 
 
-def _has_places(fields: Sequence[pa.Field]) -> bool:
+def _needs_offsets(fields: Sequence[pa.Field]) -> bool:
     return LOG_OFFSET in fields or ROW_ID in fields
 
 
@@ -94,7 +93,7 @@ def add_metadata(
     batch: pa.RecordBatch, fields: Sequence[pa.Field], bucket: int, base_offset: int, times_us: pa.Array | None
 ) -> pa.RecordBatch:
     """Return the batch with metadata columns. ``times_us`` is None for lake rows, whose commit times are unknown."""
-    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if _has_places(fields) else None
+    offsets = pa.array(np.arange(base_offset, base_offset + batch.num_rows)) if _needs_offsets(fields) else None
     return add_log_positions(batch, fields, bucket, offsets, times_us)
 
 
@@ -111,7 +110,7 @@ def add_log_positions(
 ) -> pa.RecordBatch:
     """Return the batch with metadata columns. None for ``bucket``, ``offsets`` or ``times_us`` yields nulls.
 
-    ``kinds`` are the change types, by default all inserts. ``ids`` are the row ids of rows without offsets.
+    ``kinds`` are the change types; by default all rows are inserts. ``ids`` are the row ids of rows without offsets.
     """
     rows = batch.num_rows if num_rows is None else num_rows
     values = {
@@ -129,10 +128,10 @@ def add_log_positions(
 
 # -- row ids ----------------------------------------------------------------------------------------------------------
 #
-# Spark identifies rows by columns that are never null. A row with a log position is identified by bucket and offset, as
-# one number from 0 on. Adopted rows, and rows in files of another engine, have none. They are identified by the index
-# of their file in a lake snapshot and the position in the file, as a number below `NO_PLACE`. Such ids are valid with
-# that snapshot only.
+# Spark identifies rows by columns that are never null. The id of a row with an offset combines bucket and offset in a
+# number of at least 0. Adopted rows, and rows in files of another engine, have no offset. Their ids combine the index
+# of the file in a lake snapshot and the position in the file in a number below `NO_PLACE`. Such ids are valid only with
+# that snapshot.
 
 _OFFSET_BITS: Final = 47
 OFFSETS_MAX: Final = 1 << _OFFSET_BITS
@@ -151,7 +150,7 @@ Int64Array = npt.NDArray[np.int64]
 def row_ids(bucket: int, offsets: Int64Array) -> Int64Array:
     """Return the ids of rows of a bucket. Raises `ValueError` for an offset of `OFFSETS_MAX` or more."""
     if len(offsets) and int(offsets.max()) >= OFFSETS_MAX:
-        raise ValueError(f"offset {int(offsets.max())} of bucket {bucket} is beyond what a row's identity can tell")
+        raise ValueError(f"offset {int(offsets.max())} of bucket {bucket} does not fit into a row id")
     return (np.int64(bucket) << _OFFSET_BITS) | offsets
 
 
@@ -166,20 +165,17 @@ def file_row_ids(place: int, positions: Int64Array) -> Int64Array:
     Raises `ValueError` for an index or a position that does not fit.
     """
     if place >= FILES_MAX or (len(positions) and int(positions.max()) >= POSITIONS_MAX):
-        raise ValueError(f"rows of file {place} of a lake snapshot are beyond what a row's identity can tell")
+        raise ValueError(f"rows of file {place} of a lake snapshot do not fit into a row id")
     return (NO_PLACE - 1) - ((np.int64(place) << _POSITION_BITS) | positions)
 
 
 def offsets_by_bucket(ids: Int64Array) -> dict[int, OffsetSet]:
-    """Return bucket → offsets of the rows with these ids, in any order and with duplicates removed.
-
-    Ids of rows that are identified by file are skipped.
-    """
+    """Return bucket → offsets of the rows with these ids. Skips ids of rows that are identified by file."""
     return _group_by_high_part(np.unique(ids[ids > NO_PLACE]), _OFFSET_BITS)
 
 
 def positions_by_file(ids: Int64Array) -> dict[int, OffsetSet]:
-    """Return index of a lake file → positions of the rows that are identified by file, as `offsets_by_bucket` does."""
+    """Return index of a lake file → positions of the rows with these ids. Skips ids of rows with offsets."""
     return _group_by_high_part(np.unique((NO_PLACE - 1) - ids[ids < NO_PLACE]), _POSITION_BITS)
 
 

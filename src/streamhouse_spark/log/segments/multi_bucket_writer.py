@@ -12,8 +12,7 @@ from typing import Self, TypeAlias, TypeVar
 
 import pyarrow as pa
 
-from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.segments.statistics import RowSummary
 from streamhouse_spark.log.segments.writer import (
     ArrowFileWriter,
@@ -27,20 +26,20 @@ from streamhouse_spark.log.segments.writer import (
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 
 PART_BYTES_MAX = 256 << 10
-"""Largest segment that shares an object. An append to thousands of buckets has little data per bucket, and an object
-per bucket would cost a request each when it is written, read, listed and deleted.
+"""Largest segment that shares an object. An append to thousands of buckets has little data per bucket, and separate
+objects would cost a request each when they are written, read, listed and deleted.
 """
 SHARED_BYTES_MAX = 32 << 20
 PARTS_MIN = 16
-"""Fewer segments get an object each: they cost little, and each is deleted with its own rows."""
+"""Fewer segments get separate objects, which are deleted with their own rows."""
 ALIGNMENT_BYTES = 64
-"""Keeps Arrow's buffers aligned in an object as in a file."""
+"""Alignment of Arrow's buffers in a file."""
 
 T = TypeVar("T")
 
 
 def group_into_objects(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
-    """Yield the items of each object, in no order: large items alone, small ones together if they are many."""
+    """Yield the items of each object, in no order: large items alone, `PARTS_MIN` or more small items together."""
     small: list[T] = []
     small_bytes = 0
     for item in items:
@@ -66,7 +65,7 @@ def _shared(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
 def stage_group(
     storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], options: SegmentOptions
 ) -> list[StagedSegment]:
-    """Write the rows of buckets as one object, durable when this returns."""
+    """Write the rows of buckets as one object. The segments are durable when this returns."""
     if len(parts) == 1:
         ((bucket, rows),) = parts
         return [stage_object(storage, table_uuid, segment_uuid, rows, bucket, options)]
@@ -81,7 +80,7 @@ def stage_group(
 
 @contextmanager
 def create_shared(storage: Storage, table_uuid: str, segment_uuid: str) -> Iterator[PackedObjectWriter]:
-    """Create an object for several segments. Durable and visible when the context ends without error."""
+    """Create an object for several segments. It is durable when the context ends without error."""
     with storage.create(segment_key(table_uuid, segment_uuid)) as sink:
         yield PackedObjectWriter(sink)
 
@@ -112,34 +111,33 @@ class PackedObjectWriter:
 _NAME = "streamhouse-stage"
 
 Part: TypeAlias = tuple[int, pa.RecordBatch]
-"""A bucket, and rows of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamForm:
-    """The form of segments whose length is not known when they are opened."""
-
-    options: SegmentOptions
-    estimated_bytes: int
-    """The expected maximum size."""
+"""A bucket, and some of its rows."""
 
 
 class SegmentStream:
-    """A segment of one bucket that is being written. Its object appears when it is finished; an error removes it."""
+    """A segment of one bucket that is being written. Its object is stored by `finish`; an error removes it."""
 
     def __init__(
-        self, storage: Storage, table_uuid: str, segment_uuid: str, bucket: int, schema: pa.Schema, form: StreamForm
+        self,
+        storage: Storage,
+        table_uuid: str,
+        segment_uuid: str,
+        bucket: int,
+        schema: pa.Schema,
+        options: SegmentOptions,
+        bytes_max: int,
     ) -> None:
+        """Open a segment of at most about ``bytes_max``."""
         self._uuid = segment_uuid
         self._bucket = bucket
         self._schema = schema
-        self._options = form.options
+        self._options = options
         with ExitStack() as stack:
             sink = stack.enter_context(storage.create(segment_key(table_uuid, segment_uuid)))
-            self._file = ArrowFileWriter(sink, schema, form.estimated_bytes, form.options.codec)
+            self._file = ArrowFileWriter(sink, schema, bytes_max, options.codec)
             self._stack = stack.pop_all()
         self._is_whole = True
-        self._summary = RowSummary(form.options.stats_columns, form.options.partition_by)
+        self._summary = RowSummary(options.stats_columns, options.partition_by)
 
     def __enter__(self) -> Self:
         return self
@@ -151,7 +149,7 @@ class SegmentStream:
         self._stack.__exit__(kind, error, trace)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Add rows. Does nothing after an error, which has closed the object."""
+        """Add rows. Does nothing after an error, which closes the object."""
         if not self._is_whole:
             return
         self._is_whole = False
@@ -163,7 +161,7 @@ class SegmentStream:
         self._is_whole = True
 
     def finish(self) -> StagedSegment:
-        """Return the segment, which is durable now."""
+        """Complete the object, and return the segment. It is durable when this returns."""
         assert self._is_whole
         with self._stack.pop_all():
             size_bytes, index = self._file.finish()
@@ -179,10 +177,10 @@ class SegmentStream:
 def stage_streams(
     steps: Iterable[Sequence[Part]], open_stream: Callable[[int], SegmentStream], bytes_max: int
 ) -> list[StagedSegment]:
-    """Write the rows of each bucket in order, into segments of ``bytes_max`` or a little more. Durable when this
-    returns.
+    """Write the rows of each bucket in order, into segments of little more than ``bytes_max``.
 
-    Two threads write, each for its own buckets, so that rows stay in order. About two steps wait to be written.
+    Two threads write, each for its own buckets, so that rows stay in order. About two steps wait to be written. The
+    segments are durable when this returns.
     """
     streams: dict[int, tuple[SegmentStream, int]] = {}
     waiting: deque[Future[None]] = deque()

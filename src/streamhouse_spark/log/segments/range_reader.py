@@ -1,6 +1,7 @@
 """Verified bytes of segments: memory-mapped, or fetched from a remote store.
 
-Remote reads are coalesced: one request for neighbours in an object, concurrent requests for many small objects.
+Remote reads are coalesced: adjacent segments of an object take one request, and many small objects are read
+concurrently.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import xxhash
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.storage.base import Storage, url_of
@@ -26,18 +27,18 @@ Range = tuple[int, int]
 
 RANGE_BYTES_MAX = 8 << 20
 GAP_BYTES_MAX = 256 << 10
-"""Largest gap between two parts that are fetched together: about the bytes that transfer in the time of a request."""
+"""Largest gap between two parts that are fetched together. About as many bytes transfer in the time of a request."""
 ONE_REQUEST_BYTES_MAX: Final = 1 << 20
-"""Segments of up to this size are fetched with all their columns, which takes no longer than another request."""
+"""Segments of up to this size are fetched with all their columns, which takes no longer than a second request."""
 WINDOW_BYTES: Final = 32 << 20
 """Bytes that are fetched concurrently, in addition to the first range."""
 
 
 class SegmentBytes(Protocol):
-    """Positions are relative to the segment's first byte."""
+    """The bytes of a segment. Positions are relative to its first byte."""
 
     def expect(self, ranges: Iterable[Range]) -> None:
-        """Announce bytes that will be read: missing ones are fetched in one request."""
+        """Announce bytes that will be read. The missing bytes are fetched in one request."""
 
     def read(self, start: int, end: int) -> memoryview:
         """Return verified bytes ``[start, end)``. Raises `CorruptDataError`."""
@@ -55,12 +56,12 @@ class BlockChecksums:
         self._verified = bytearray(len(self._sums))
 
     def align_range(self, start: int, end: int) -> Range:
-        """Return the smallest run of whole blocks around a byte range."""
+        """Return the byte range of the blocks that contain a byte range."""
         size = self.block_bytes
         return start // size * size, min(-(-end // size) * size, self._size_bytes)
 
     def missing(self, ranges: Iterable[Range]) -> list[Range]:
-        """Return the unverified blocks around the ranges, adjacent ones combined."""
+        """Return the byte ranges of the unverified blocks that contain the ranges. Adjacent blocks are combined."""
         size = self.block_bytes
         needed = {
             block
@@ -82,7 +83,7 @@ class BlockChecksums:
             )
 
     def check(self, data: bytes | memoryview, start: int, end: int) -> None:
-        """Verify ``data``, the segment's bytes from the block at or before ``start`` on."""
+        """Verify the blocks that contain ``[start, end)``. ``data`` starts at the first of these blocks."""
         at = self._part or 0
         size = self.block_bytes
         view = memoryview(data)
@@ -123,19 +124,19 @@ class MmapReader:
 
 
 class RangeFetcher:
-    """A segment on a remote store. Whole blocks are fetched, each once, and held as long as this object."""
+    """A segment on a remote store. Whole blocks are fetched once and stay in memory."""
 
-    def __init__(self, storage: Storage, key: str, segment: Segment, held: memoryview | None = None) -> None:
-        """``held`` are all bytes of the segment, not verified yet, if they were fetched before."""
+    def __init__(self, storage: Storage, key: str, segment: Segment, fetched: memoryview | None = None) -> None:
+        """``fetched`` are all bytes of the segment, not verified yet, if they were fetched before."""
         self._storage = storage
         self._key = key
         self._at = segment.part or 0
         self._size_bytes = segment.size_bytes
         self._blocks = BlockChecksums(url_of(storage, key), segment)
         self._runs: list[tuple[int, int, memoryview]] = []
-        """Start and end of adjacent blocks, and their bytes, in order."""
-        if held is not None:
-            self._hold(0, self._size_bytes, held)
+        """Start, end and bytes of each fetched range, in order."""
+        if fetched is not None:
+            self._hold(0, self._size_bytes, fetched)
 
     def expect(self, ranges: Iterable[Range]) -> None:
         missing = self._blocks.missing(ranges)
@@ -171,7 +172,7 @@ def _low(run: tuple[int, int, memoryview]) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Range:
-    """Bytes ``[start, end)`` of an object, held until the expected number of segments has taken its part."""
+    """Bytes ``[start, end)`` of an object. They are released after ``waiting`` segments have taken their parts."""
 
     key: str
     start: int
@@ -181,16 +182,16 @@ class _Range:
     waiting: int = 1
     data: memoryview | None = None
 
-    def takes(self, start: int, end: int) -> bool:
-        """Return whether a part after the others can join the range."""
+    def can_extend(self, start: int, end: int) -> bool:
+        """Return whether the next part of the object can join the range."""
         return start - self.end <= GAP_BYTES_MAX and end - self.start <= RANGE_BYTES_MAX
 
 
 class PartRanges:
-    """The segments in objects that one read will take. Thread-safe.
+    """Fetches the segments of one read from their objects. Thread-safe.
 
-    A segment is fetched when it is taken, together with expected neighbours, and on a store with batched reads with the
-    next expected segments. Bytes are returned unverified; the reader verifies them.
+    A segment is fetched when it is taken, together with expected segments next to it in the object. A store with
+    batched reads also fetches the next expected segments. The bytes are not verified here.
     """
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
@@ -199,7 +200,7 @@ class PartRanges:
         self._table_uuid = table_uuid
         self._ranges: dict[tuple[str, int], _Range] = {}
         self._unread: dict[_Range, None] = {}
-        """Ranges that were not fetched yet, in the order in which they will be taken."""
+        """Ranges that were not fetched yet, in the order in which their segments will be taken."""
         self._lock = new_lock()
 
     def expect(self, segments: Iterable[Segment]) -> None:
@@ -210,15 +211,14 @@ class PartRanges:
             last: _Range | None = None
             for _, start, size_bytes, is_whole in parts:
                 end = start + size_bytes
-                if last is not None and last.takes(start, end):
+                if last is not None and last.can_extend(start, end):
                     last.end, last.waiting = end, last.waiting + 1
                 else:
                     last = _Range(segment_key(self._table_uuid, uuid), start, end, is_whole)
                 self._ranges[uuid, start] = last
         for segment in planned:
-            if (
-                part_range := self._ranges.get((segment.uuid or "", segment.part or 0))
-            ) is not None and part_range.data is None:
+            part_range = self._ranges.get((segment.uuid or "", segment.part or 0))
+            if part_range is not None and part_range.data is None:
                 self._unread[part_range] = None
 
     def _is_small(self, segment: Segment) -> bool:
@@ -249,7 +249,7 @@ class PartRanges:
             return data[at - part_range.start : at - part_range.start + segment.size_bytes]
 
     def _choose_window(self, first: _Range) -> list[_Range]:
-        """Return a range with those that are fetched together with it."""
+        """Return the ranges to fetch together, starting with ``first``."""
         self._unread.pop(first, None)
         window, left_bytes = [first], WINDOW_BYTES
         while self._many is not None and self._unread:
@@ -262,7 +262,7 @@ class PartRanges:
         return window
 
     def _fetch(self, window: list[_Range]) -> None:
-        """Fetch ranges concurrently. A range of an absent object stays without data."""
+        """Fetch ranges concurrently. A range of an absent object gets no data."""
         whole = [part_range for part_range in window if part_range.is_whole]
         parts = [[part_range] for part_range in window if not part_range.is_whole]
         for _ in map_with_store_concurrency(self._storage, self._fetch_some, [whole, *parts] if whole else parts):
@@ -271,12 +271,10 @@ class PartRanges:
     def _fetch_some(self, ranges: list[_Range]) -> None:
         """Fetch one range, or any number of whole objects."""
         if self._many is not None and ranges[0].is_whole:
-            for part_range, data in zip(
-                ranges, self._many.read_many([part_range.key for part_range in ranges]), strict=True
-            ):
+            keys = [part_range.key for part_range in ranges]
+            for part_range, data in zip(ranges, self._many.read_many(keys), strict=True):
                 part_range.data = None if data is None else memoryview(data)
             return
         for part_range in ranges:
-            part_range.data = memoryview(
-                self._storage.read_ranges(part_range.key, [(part_range.start, part_range.end)])[0]
-            )
+            (data,) = self._storage.read_ranges(part_range.key, [(part_range.start, part_range.end)])
+            part_range.data = memoryview(data)

@@ -20,8 +20,8 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key, segment_key
 from streamhouse_spark.core.types import OffsetRange
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.errors import (
     CorruptDataError,
     FormatVersionError,
@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_epochs import out_of_mixed
+from streamhouse_spark.log.history_index import out_of_mixed
 from streamhouse_spark.log.record import RecentRows, read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.ipc_format import (
@@ -63,16 +63,13 @@ RECORD_BYTES_AHEAD: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Rows ``[base_offset, base_offset + batch.num_rows)`` of a segment's bucket, in offset order.
-
-    If some rows were deleted, the batch has the remaining ones of a longer range.
-    """
+    """Rows of a segment's bucket from ``base_offset``, in offset order. Without deleted rows they are dense."""
 
     segment: Segment
     base_offset: int
     batch: pa.RecordBatch
     live: npt.NDArray[np.bool_] | None = None
-    """For each offset of the range whether its row is in the batch; None if all are."""
+    """For each offset of the range, whether its row is in the batch; None if all rows are."""
 
     @property
     def bucket(self) -> int:
@@ -84,7 +81,7 @@ class LogBatch:
         return OffsetRange(self.base_offset, self.base_offset + num_offsets)
 
     def without(self, deleted: OffsetSet) -> LogBatch:
-        """Return the batch without the rows at these offsets. It must have all rows of its range."""
+        """Return the batch without the rows at these offsets. The batch must have all rows of its range."""
         positions = deleted.within(self.offsets).offsets() - self.base_offset
         if not len(positions):
             return self
@@ -127,8 +124,8 @@ def read_segment(
 
     Raises:
         CorruptDataError: the bytes do not match their checksums or length, or the object is missing.
-        SnapshotExpiredError: the table no longer has this segment, and its object was deleted after the grace period.
-        TableNotFoundError: the table was dropped, and its object was deleted after the grace period.
+        SnapshotExpiredError: the segment was compacted or trimmed, and its object was deleted after the grace period.
+        TableNotFoundError: the table was dropped, and the object was deleted after the grace period.
     """
     read_range = segment.offsets.intersect(offsets)
     if not read_range:
@@ -144,40 +141,40 @@ def read_segment(
 
 
 class InlineRecords:
-    """Commit records and object parts that hold rows of several segments, each read once. Thread-safe.
+    """Reads commit records and object parts that hold rows of several segments, each once. Thread-safe.
 
-    It caches every record that it has read, so use it for one read only, whose result is as large.
+    An object serves one read of the table: it caches every record, and thus about as many bytes as the result.
     """
 
     def __init__(self, storage: Storage, table_uuid: str, recent: RecentRows | None = None) -> None:
-        """``recent`` has rows that were read already."""
+        """Create a reader. ``recent`` has rows that were read before."""
         self._storage = storage
         self._table_uuid = table_uuid
         self._recent = recent
         self._payloads: dict[int, memoryview] = {}
         self._ahead: dict[int, int] = {}
-        """Announced records in the order of their reads, with the bytes of their rows."""
+        """Announced records in the order in which they will be read, with the bytes of their rows."""
         self.parts = PartRanges(storage, table_uuid)
         self._lock = new_lock()
 
     def expect(self, segments: Iterable[Segment]) -> None:
         """Announce segments that will be read once each.
 
-        Neighbours in a shared object are read in one request; on a store with batched reads all are read together.
+        Adjacent segments of a shared object are read in one request. A store with batched reads reads all segments
+        together.
         """
         announced = list(segments)
         self.parts.expect(announced)
         for segment in announced:
-            if segment.uuid is None and not self._is_kept(segment.commit):
+            if segment.uuid is None and not self._is_cached(segment.commit):
                 start, end = segment.inline or (0, 0)
                 self._ahead[segment.commit] = self._ahead.get(segment.commit, 0) + end - start
 
     def fetch_first(self) -> None:
         """Read the first of the announced records and parts now, on a store with batched reads."""
         if isinstance(self._storage, ReadsMany):
-            for _ in map_with_store_concurrency(
-                self._storage, lambda begin: begin(), [self._fetch_records, self.parts.fetch_first]
-            ):
+            fetches = [self._fetch_records, self.parts.fetch_first]
+            for _ in map_with_store_concurrency(self._storage, lambda fetch: fetch(), fetches):
                 pass
 
     def _fetch_records(self) -> None:
@@ -188,7 +185,7 @@ class InlineRecords:
     def rows_of(self, segment: Segment) -> bytes:
         """Return the bytes of an inline segment's rows, aligned for Arrow's kernels."""
         with self._lock:
-            if not self._is_kept(segment.commit):
+            if not self._is_cached(segment.commit):
                 self._ahead.pop(segment.commit, None)
                 failures = self._read([segment.commit, *self._choose_window()])
                 if isinstance(error := failures.get(segment.commit), ObjectNotFoundError):
@@ -200,7 +197,7 @@ class InlineRecords:
         start, end = segment.inline or (0, 0)
         return payload[start:end].tobytes()
 
-    def _is_kept(self, number: int) -> bool:
+    def _is_cached(self, number: int) -> bool:
         """Return whether the rows of a record are cached. Called with the lock held, or before any read."""
         if number not in self._payloads and self._recent is not None:
             rows = self._recent.of(number)
@@ -209,7 +206,7 @@ class InlineRecords:
         return number in self._payloads
 
     def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
-        """Read records concurrently. Return the errors of unreadable ones, to be raised when their rows are used."""
+        """Read records concurrently. Return the errors of unreadable records, to raise when their rows are used."""
         ahead = Prefetch(self._storage)
         ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
         failures: dict[int, StreamhouseError] = {}
@@ -292,15 +289,18 @@ def _iter_batches(
 
 
 def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_schema: pa.Schema) -> None:
-    """Read and verify every byte and row count. Raises `CorruptDataError`."""
+    """Read the segment and verify its bytes and its number of rows. Raises `CorruptDataError`."""
     if segment.uuid is not None:
         key = segment_key(table_uuid, segment.uuid)
         try:
-            data = storage.read(key) if segment.part is None else _read_part(storage, key, segment)
+            if (start := segment.part) is None:
+                data = storage.read(key)
+            else:
+                (data,) = storage.read_ranges(key, [(start, start + segment.size_bytes)])
         except ObjectNotFoundError as error:
             raise _missing_object_error(storage, table_uuid, segment, key) from error
         sums = BlockChecksums(url_of(storage, key), segment)
-        sums.check_size((segment.part or 0) + len(data))
+        sums.check_size((start or 0) + len(data))
         sums.check(data, 0, len(data))
     rows = sum(b.batch.num_rows for b in read_segment(storage, table_uuid, segment, file_schema, segment.offsets))
     if rows != segment.num_rows:
@@ -309,13 +309,10 @@ def verify_segment(storage: Storage, table_uuid: str, segment: Segment, file_sch
         )
 
 
-def _read_part(storage: Storage, key: str, segment: Segment) -> bytes:
-    at = segment.part or 0
-    return storage.read_ranges(key, [(at, at + segment.size_bytes)])[0]
-
-
 def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> StreamhouseError:
-    """Return the error for an absent object: damage, or a reader that slept longer than the grace period."""
+    """Return the error for an absent object: damage, or a reader that was suspended for longer than the grace
+    period.
+    """
     try:
         state = CommitLog(storage, table_uuid, World()).refresh()
     except TableNotFoundError as error:
@@ -328,14 +325,14 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
     if (segment.uuid, segment.commit if segment.uuid is None else 0) in live:
         return _damaged_segment_error(storage, table_uuid, segment, key)
     return SnapshotExpiredError(
-        f"{url_of(storage, key)} was merged or trimmed since this read of {state.name} started, and was deleted when "
-        "its grace period ended; read again",
+        f"{url_of(storage, key)} was compacted or trimmed after this read of {state.name} started, and was deleted "
+        "when its grace period ended; retry the read",
     )
 
 
 def _damaged_segment_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{url_of(storage, key)} is missing although the table names it; restore it. "
+        f"{url_of(storage, key)} is missing although the table names it; restore this file. "
         f"{out_of_mixed(table_uuid, segment.commit)}"
     )
 
@@ -400,7 +397,7 @@ def _extent(segment: Segment, positions: range) -> tuple[int, int]:
 
 
 def _batch_start(source: SegmentBytes, segment: Segment, position: int) -> int:
-    """Return where the message of a batch starts. The first one of a file follows the schema message."""
+    """Return where the message of a batch starts. The first batch of a file follows the schema message."""
     start = int(segment.index.batch_starts[position])
     return start or _head_end(source, FILE_HEAD_BYTES)
 
@@ -427,5 +424,5 @@ def _verify_footer(where: str, source: SegmentBytes, size_bytes: int) -> None:
     tail = bytes(source.read(start, size_bytes)) if start >= 0 else b""
     footer_bytes = int.from_bytes(tail[:4], "little")
     if tail[4:] != _MAGIC or footer_bytes > start:
-        raise CorruptDataError(f"{where} does not end as an Arrow file does; restore this file")
+        raise CorruptDataError(f"{where} has no valid Arrow footer; restore this file")
     source.read(start - footer_bytes, size_bytes)

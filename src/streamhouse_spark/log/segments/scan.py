@@ -1,9 +1,9 @@
-"""Log scans: splits of bucket offset ranges, which can be sent to other processes, and their rows."""
+"""Log scans: plans the splits of bucket offset ranges, which can be sent to other processes, and reads their rows."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +24,10 @@ from streamhouse_spark.storage.base import Storage
 
 @dataclass(frozen=True, slots=True)
 class LogSplit:
-    """Offsets of one bucket and the segments that hold them: all that a reader in another process needs.
+    """A range of offsets of one bucket, with all metadata that a reader in another process needs.
 
-    Segments pruned by statistics are left out, so the rows of a split need not be dense; each batch has its offset.
+    Segments that were pruned by statistics are missing. The rows of a split are then not dense; each batch has its
+    offset.
     """
 
     table_uuid: str
@@ -40,7 +41,7 @@ class LogSplit:
 
     @property
     def has_changes(self) -> bool:
-        """Whether its rows are changes of a primary-key table: their first column is the change type."""
+        """Whether the rows are changes of a primary-key table, whose first column is the change type."""
         return any(schema.columns[:1] == (CHANGE_COLUMN,) for schema in self.schemas.values())
 
     @property
@@ -82,7 +83,7 @@ class LogSplit:
 def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
     """Return one split of ``offsets`` of a bucket, without deleted rows.
 
-    Raises `OffsetsTrimmedError` if the log no longer holds all of them.
+    Raises `OffsetsTrimmedError` if the log no longer holds all of these offsets.
     """
     log = state.buckets[bucket]
     if offsets:
@@ -90,7 +91,8 @@ def plan_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit
     if offsets and not (log.start <= offsets.start and offsets.end <= log.end):
         raise OffsetsTrimmedError(
             f"bucket {bucket} of {state.name}: offsets {offsets} were requested, but the hot log holds {log.offsets}; "
-            "earlier rows are in the lake if the table has one: read the table itself, or use startingOffsets=earliest",
+            "earlier rows are in the lake, if the table has a lake: read the table itself, or use "
+            "startingOffsets=earliest",
         )
     segments = tuple(s for s in log.segments if s.offsets.intersect(offsets))
     schemas = {s.schema_id: state.written_schema(s.schema_id) for s in segments}
@@ -106,13 +108,21 @@ def without_rows(split: LogSplit, rows: OffsetSet | None) -> LogSplit:
     return replace(split, deleted=deleted if split.deleted is None else OffsetSet.merged([split.deleted, deleted]))
 
 
+def keep_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
+    """Return the split with only the segments for which ``keeps`` is true."""
+    segments = tuple(segment for segment in split.segments if keeps(segment))
+    if len(segments) == len(split.segments):
+        return split
+    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
+
+
 def plan_whole_range(state: TableState, bucket: int, offsets: OffsetRange) -> LogSplit:
-    """Return one split of ``offsets`` of a bucket, with deleted rows too. Raises as `plan_range`."""
+    """Return one split of ``offsets`` of a bucket, including deleted rows. Raises the errors of `plan_range`."""
     return replace(plan_range(state, bucket, offsets), deleted=None)
 
 
 def plan_snapshot(state: TableState, snapshot: KvSnapshot) -> LogSplit:
-    """Return a split with the rows of a snapshot by key; their offsets are row numbers."""
+    """Return a split with the rows of a KV snapshot, whose offsets are row numbers."""
     schemas = {s.schema_id: state.schemas[s.schema_id] for s in snapshot.segments}
     offsets = OffsetRange(0, snapshot.num_rows)
     return LogSplit(state.table_uuid, snapshot.bucket, offsets, snapshot.segments, schemas)
@@ -130,7 +140,7 @@ def require_not_truncated(state: TableState, bucket: int, offset: int) -> None:
 
 
 def split_by_size(split: LogSplit, target_bytes: int) -> list[LogSplit]:
-    """Cut a split into pieces of about ``target_bytes``, between segments and between the batches of large ones."""
+    """Cut a split into pieces of about ``target_bytes``. Large segments are cut between their batches."""
     pieces: list[LogSplit] = []
     start = split.offsets.start
     pending_bytes = 0
@@ -146,7 +156,7 @@ def split_by_size(split: LogSplit, target_bytes: int) -> list[LogSplit]:
 
 
 def _cut_points(segment: Segment, inside: OffsetRange, target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yield offsets at which the segment may be cut, each with the bytes since the previous one."""
+    """Yield the offsets at which the segment may be cut, each with the bytes since the previous offset."""
     size_bytes = _bytes_of_range(segment, inside)
     if size_bytes <= target_bytes or not segment.index_bytes:
         yield inside.end, size_bytes
@@ -178,9 +188,9 @@ def read_split(
     *,
     records: InlineRecords | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the split's rows in offset order, as ``columns`` of ``schema`` (all by default), whatever schema wrote them.
+    """Read the split's rows in offset order, as ``columns`` of ``schema`` (all by default).
 
-    Concurrent reads of several splits share ``records``.
+    Rows of older schemas are converted. Concurrent reads of several splits share ``records``.
     """
     target = schema if columns is None else schema.select(columns)
     adapters = {schema_id: Adapter(written, target) for schema_id, written in split.schemas.items()}
@@ -206,11 +216,11 @@ class Adapter:
         self._schema = target.arrow
         named = [old.name for old, _ in sources if old is not None]
         is_alike = all(old is not None and has_same_storage(old, new) for old, new in sources)
-        self._as_it_is = is_alike and written.arrow.equals(target.arrow) and list(written.names) == named
-        self.columns = None if self._as_it_is else (named or [written.names[0]])
+        self._is_identity = is_alike and written.arrow.equals(target.arrow) and list(written.names) == named
+        self.columns = None if self._is_identity else (named or [written.names[0]])
 
     def adapt(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        if self._as_it_is:
+        if self._is_identity:
             return batch
         arrays = [
             pa.nulls(batch.num_rows, field.type) if source is None else source[1](batch.column(source[0]))
@@ -220,21 +230,21 @@ class Adapter:
 
 
 def check_dense(batches: Iterator[LogBatch], offsets: OffsetRange) -> Iterator[LogBatch]:
-    """Pass batches on, and raise `CorruptDataError` unless they hold exactly ``offsets``, in order."""
+    """Yield the batches. Raise `CorruptDataError` unless they hold exactly ``offsets``, in order."""
     expected = offsets.start
     for batch in batches:
         if batch.base_offset != expected:
-            raise CorruptDataError(f"bucket {batch.bucket}: offset {expected} expected, found {batch.base_offset}")
+            raise CorruptDataError(f"bucket {batch.bucket}: found offset {batch.base_offset}, expected {expected}")
         expected = batch.offsets.end
         yield batch
     if expected != offsets.end:
-        raise CorruptDataError(f"offsets {offsets} end at {expected}: rows are missing")
+        raise CorruptDataError(f"the rows of offsets {offsets} end at offset {expected}, expected {offsets.end}")
 
 
 def hot_range(log: BucketLog, lake_offset: int) -> OffsetRange:
-    """Return the range that a union read takes from the hot log: all offsets that the lake snapshot does not hold.
+    """Return the range that a union read reads from the hot log: the offsets after those of the lake snapshot.
 
-    Raises `OffsetsTrimmedError` if the log was trimmed past the lake's offset, which no valid read snapshot shows.
+    Raises `OffsetsTrimmedError` if the log was trimmed past the lake's offset, which no valid read snapshot contains.
     """
     if log.start > lake_offset:
         raise OffsetsTrimmedError(f"the hot log starts at {log.start}, the lake snapshot ends at {lake_offset}")

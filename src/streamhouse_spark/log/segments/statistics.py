@@ -1,7 +1,7 @@
 """Statistics of a segment's rows, in the JSON form of the commit record.
 
-``[min, max, null count]`` per column; min and max are null if every value is. Dates are days, timestamps microseconds,
-decimals strings. A column with NaN has no statistics, because NaN has no order.
+A column has ``[min, max, null count]``; min and max are null if every value is null. Dates are days, timestamps are
+microseconds, decimals are strings. A column with NaN has no statistics, because NaN has no order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def collect_stats(rows: pa.Table | pa.RecordBatch, columns: Sequence[str]) -> di
 
 
 def merge_statistics(parts: Sequence[Mapping[str, list[Any]]], schema: pa.Schema) -> dict[str, list[Any]]:
-    """Combine the statistics of parts of the rows. A column without statistics in one part has none."""
+    """Combine the statistics of parts of the rows. A column without statistics in any part has no statistics."""
     out = {}
     for name in parts[0] if parts else ():
         column_stats = [part[name] for part in parts if name in part]
@@ -84,7 +84,7 @@ def merge_partitions(parts: Sequence[tuple[tuple[Any, ...], ...] | None]) -> tup
 
 
 class RowSummary:
-    """What the metadata of a segment says about its rows, collected batch by batch."""
+    """Collects the statistics, partitions and counts of a segment's rows batch by batch."""
 
     def __init__(self, stats_columns: Sequence[str], partition_by: Sequence[str]) -> None:
         self._stats_columns = stats_columns
@@ -123,7 +123,7 @@ def stats_bounds(stats: Sequence[Any], data_type: pa.DataType, num_rows: int) ->
 
 
 def decode_stored_value(value: Any, data_type: pa.DataType) -> Any:
-    """Return a JSON value of a record as the predicate tree compares it; None if it cannot be decoded."""
+    """Return a JSON value of a record in the form that predicates compare; None if it cannot be decoded."""
     try:
         match family_of(data_type):
             case "number":

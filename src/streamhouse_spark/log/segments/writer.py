@@ -1,4 +1,4 @@
-"""Writes rows as segments: the bytes, the index and the statistics. Nothing is visible before a commit names them."""
+"""Writes rows as segments: the bytes, the index and the statistics. A segment is visible once a commit names it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import xxhash
 
 from streamhouse_spark.core.arrow_rows import combine_small_chunks
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import segment_key
+from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log.segment import Segment, SegmentIndex, block_bytes_for
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from streamhouse_spark.schema.partitioning import FormerPartitioning, partition_columns_at
@@ -34,7 +34,7 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentOptions:
-    """The form of a table's segments."""
+    """How the segments of a table are written."""
 
     schema_id: int
     partition_by: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class SegmentOptions:
     """The table's former partition specs, the oldest first."""
 
     def of_schema(self, schema_id: int, schemas: Mapping[int, TableSchema]) -> SegmentOptions:
-        """Return the form for rows of an older schema, with other column names and partition columns."""
+        """Return the options for rows of an older schema, with other column names and partition columns."""
         if schema_id == self.schema_id:
             return self
         names = {column.id: column.name for column in schemas[schema_id].columns}
@@ -57,15 +57,15 @@ class SegmentOptions:
 def stage_inline(rows: pa.Table, bucket: int, options: SegmentOptions) -> StagedSegment:
     """Write rows as one record batch message without schema, for the commit record.
 
-    It has no statistics. They would cost a tenth of a small append, and few rows are soon merged into segments with
-    them.
+    The segment has no statistics, which would take a tenth of the time of a small append. Small segments are soon
+    merged into segments with statistics.
     """
     data = combine_batches(rows).serialize().to_pybytes()
     return StagedSegment(_describe_segment(rows, bucket, options, len(data)), data)
 
 
 def combine_batches(rows: pa.Table) -> pa.RecordBatch:
-    """Return all rows, at least one, as one record batch. Copied only if they are in several batches."""
+    """Return one or more rows as one record batch. Rows in one batch are not copied."""
     batches = rows.to_batches()
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
@@ -101,7 +101,7 @@ def write_file(
     codec: Codec,
     times: Sequence[tuple[int, int]] = (),
 ) -> tuple[int, SegmentIndex]:
-    """Write an Arrow IPC file at the sink's position. Return its size, and its index, relative to that position."""
+    """Write an Arrow IPC file at the sink's position. Return its size and index, relative to that position."""
     file = ArrowFileWriter(sink, schema, estimated_bytes, codec)
     for batch in batches:
         file.write(batch)
@@ -124,7 +124,7 @@ class ArrowFileWriter:
         self._writer.write_batch(batch)
 
     def finish(self, times: Sequence[tuple[int, int]] = ()) -> tuple[int, SegmentIndex]:
-        """Write the footer. Return the file's size, and its index."""
+        """Write the footer. Return the file's size and index."""
         self._writer.close()
         index = SegmentIndex(
             block_bytes=self._summing.block_bytes,
@@ -143,7 +143,7 @@ def _describe_segment(rows: pa.Table, bucket: int, options: SegmentOptions, size
 
 
 def make_staged_segment(num_rows: int, bucket: int, options: SegmentOptions, size_bytes: int) -> Segment:
-    """Return a segment that no record names yet, without the fields that depend on its rows."""
+    """Return a staged segment without the fields that depend on its rows."""
     return Segment(
         bucket=bucket,
         base_offset=0,
@@ -157,7 +157,7 @@ def make_staged_segment(num_rows: int, bucket: int, options: SegmentOptions, siz
 
 
 def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Return record batches of up to 64k rows or 64 MiB; many tiny chunks are combined first."""
+    """Return record batches of up to 64k rows or 64 MiB. Many tiny chunks are combined first."""
     if rows.num_columns and rows.column(0).num_chunks * (BATCH_ROWS_MAX // 4) > rows.num_rows + BATCH_ROWS_MAX:
         rows = combine_small_chunks(rows)
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
@@ -168,7 +168,7 @@ def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
 
 
 class _SummingSink:
-    """Writes to a sink, and computes the checksum of each block."""
+    """Writes to a sink and computes the checksum of each block."""
 
     closed = False
 

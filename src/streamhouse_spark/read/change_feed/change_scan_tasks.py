@@ -1,8 +1,7 @@
 """Scan tasks of the change feed: the rows that commits added or deleted, and where these rows are stored.
 
-A commit that truncated the table deleted all rows from before. For a log table these are located in lake files and log.
-The log of a primary-key table has no change for them; they are the rows of the version before, read as any read of that
-version would.
+A commit that truncated the table deleted all earlier rows. The rows of a log table are located in lake files and log.
+The log of a primary-key table has no changes for them, so the version before the commit is read.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.reader import LiveRows, group_by_bucket, read_live_rows
 from streamhouse_spark.log.commit_reader import Commit, iter_deletions
-from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows, without_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows, without_rows
 from streamhouse_spark.log.history import require_kept
-from streamhouse_spark.log.segments.scan import LogSplit, plan_whole_range
+from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_whole_range
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import (
     LakeOnlyRows,
@@ -56,17 +55,17 @@ _NO_OFFSETS: Final = OffsetSet.dense(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class CommitDiff:
-    """The rows of a bucket that commits appended, or the rows that they deleted."""
+    """The rows of a bucket that commits appended or, with `is_deleted`, the rows that they deleted."""
 
     commits: CommitRanges
     bucket: int
     is_deleted: bool = False
     cold: tuple[LakeOnlyRows, ...] = ()
-    """Rows that the log no longer has, located in the lake."""
+    """The trimmed rows, located in the lake."""
 
 
 def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
-    """Return the rows that commits appended, followed by those that they deleted."""
+    """Return the appended rows of each bucket, then the deleted rows of each bucket."""
     of_added = [CommitDiff(CommitRanges.of(parts), bucket) for bucket, parts in sorted(added.items())]
     of_removed = [
         CommitDiff(CommitRanges.of(parts), bucket, is_deleted=True) for bucket, parts in sorted(removed.items())
@@ -77,7 +76,7 @@ def list_commit_diffs(added: Parts, removed: Parts) -> list[CommitDiff]:
 def plan_file_tasks(
     table: TableHandle, source: TableState, commits: Sequence[Commit], first: int
 ) -> Iterator[ChangesScanTask]:
-    """Return one scan task per lake file with deleted rows that have no offsets.
+    """Yield one scan task per lake file with deleted rows that have no offsets.
 
     Raises `ChangesUnavailableError` if the lake snapshot with the file has expired.
     """
@@ -110,18 +109,18 @@ def _require_files(table: TableHandle, source: TableState, action: DeleteRows, n
     except SnapshotExpiredError:
         pass
     error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: commit {number} deleted rows that have no offsets, and the "
-        f"lake no longer has snapshot {action.snapshot_id} with them; the first available version is {number + 1}"
+        f"CHANGES of {source.name} from version {first}: commit {number} deleted rows without offsets, and lake "
+        f"snapshot {action.snapshot_id} with these rows has expired; the first available version is {number + 1}"
     )
     raise ChangesUnavailableError(error, number + 1)
 
 
 def locate_trimmed_rows(
-    table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, is_emptied: bool
+    table: TableHandle, source: TableState, changes: Sequence[CommitDiff], *, was_truncated: bool
 ) -> list[CommitDiff]:
-    """Locate the rows that the log no longer has in the lake. For a primary-key table the lake has no changes.
+    """Locate trimmed rows in the lake. The lake of a primary-key table has no changes.
 
-    ``is_emptied`` tells whether all rows were removed at once since the state.
+    ``was_truncated`` means that the table was truncated after ``source``.
     """
     if source.primary_key:
         return list(changes)
@@ -135,18 +134,18 @@ def locate_trimmed_rows(
         if change.is_deleted
         for number in np.unique(rows.versions).tolist()
     ]
-    of_added = tuple(find_added(table, source, added, is_emptied=is_emptied)) if added else ()
-    of_removed = tuple(find_removed(table, source, removed)) if removed else ()
+    in_lake = {
+        False: tuple(find_added(table, source, added, was_truncated=was_truncated)) if added else (),
+        True: tuple(find_removed(table, source, removed)) if removed else (),
+    }
     return [
-        replace(
-            change, cold=tuple(c for c in (of_removed if change.is_deleted else of_added) if c.bucket == change.bucket)
-        )
+        replace(change, cold=tuple(rows for rows in in_lake[change.is_deleted] if rows.bucket == change.bucket))
         for change in changes
     ]
 
 
 def require_available_rows(source: TableState, changes: Sequence[CommitDiff], first: int) -> None:
-    """Require that log or lake still have the rows of all commits. Raises `ChangesUnavailableError`."""
+    """Require that the rows of all commits are in the log or located in the lake. Raises `ChangesUnavailableError`."""
     last_lost_version = 0
     for change in changes:
         trimmed = change.commits.within(OffsetRange(0, source.buckets[change.bucket].start))
@@ -158,8 +157,8 @@ def require_available_rows(source: TableState, changes: Sequence[CommitDiff], fi
     if last_lost_version >= source.version:
         advice = f"no version is available until the next commit, version {last_lost_version + 1}"
     error = OffsetsTrimmedError(
-        f"CHANGES of {source.name} from version {first}: the log no longer has the rows of commit "
-        f"{last_lost_version}; {advice}"
+        f"CHANGES of {source.name} from version {first}: the rows of commit {last_lost_version} were trimmed from the "
+        f"log; {advice}"
     )
     raise ChangesUnavailableError(error, last_lost_version + 1)
 
@@ -189,7 +188,7 @@ def _plan_bucket(source: TableState, of_bucket: CommitDiff, pruning: Pruning) ->
 def plan_lake_tasks(
     source: TableState, cold: LakeOnlyRows, commits: CommitRanges, *, is_deleted: bool
 ) -> Iterator[ChangesScanTask]:
-    """Split rows that only the lake has into scan tasks, each of which starts and ends with such a row."""
+    """Split rows that only the lake has into scan tasks. Each task starts and ends with such a row."""
     while commits:
         begin = commits.range.start
         part = commits.within(OffsetRange(begin, begin + LAKE_RANGE_ROWS))
@@ -200,27 +199,25 @@ def plan_lake_tasks(
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
     """Skip segments without rows of the commits, and segments that surely do not match the filter."""
-    segments = tuple(
-        s for s in split.segments if commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
+    return keep_segments(
+        split, lambda s: commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
-    return replace(split, segments=segments, schemas={s.schema_id: split.schemas[s.schema_id] for s in segments})
 
 
 @dataclass(frozen=True, slots=True)
 class TruncatedRows:
-    """The rows of a state, each exactly once."""
+    """All rows of a state, each exactly once."""
 
     cold: Rows
     """Rows in lake files that store offsets."""
     hot: Rows
-    """Rows after the lake snapshot, which the log has."""
+    """Rows that are not in the lake snapshot."""
     files: FileRows
     """Positions of rows in lake files without offsets."""
     is_sure: bool
-    """Whether the file of each deleted row is known, if the lake snapshot has it."""
+    """Whether all rows that were deleted before are excluded."""
 
     def without(self, added: Rows) -> TruncatedRows:
-        """Return the rows except those at some offsets."""
         return TruncatedRows(without_rows(self.cold, added), without_rows(self.hot, added), self.files, self.is_sure)
 
 
@@ -247,7 +244,7 @@ def find_truncated_rows(table: TableHandle, state: TableState) -> TruncatedRows:
 def truncation_scan_tasks(
     source: TableState, rows: TruncatedRows, commit: Commit, snapshot_id: int | None
 ) -> Iterator[ChangesScanTask]:
-    """Yield the rows as deletions of the commit that truncated the table. ``source`` is the state before it."""
+    """Yield the rows as deletions of the commit that truncated the table. ``source`` is the state before the commit."""
 
     def make_ranges(runs: OffsetSet) -> CommitRanges:
         return CommitRanges.of([CommitRange(runs, commit.record.number, commit.time_us)])
@@ -266,7 +263,7 @@ def truncation_scan_tasks(
 def _read_live_rows(table: TableHandle, state: TableState, snapshot_id: int) -> Sequence[LiveRows]:
     lake = table.open_lake().with_state(state)
     plan = lake.plan_read(snapshot_id=snapshot_id, schema=state.schema)
-    return read_live_rows(lake.place.files_at, plan.splits, lake.place.spec.writers)
+    return read_live_rows(lake.binding.files_at, plan.splits, lake.binding.spec.writers)
 
 
 def plan_version_tasks(
@@ -279,7 +276,7 @@ def plan_version_tasks(
     """
     if not {*before.primary_key, *before.parsed.bucket_key} <= {*schema.names}:
         raise not_row_level_error(
-            before, commit.record, "removed all rows at once, whose key had a column of another name"
+            before, commit.record, "removed all rows at once, and a key column has been renamed since"
         )
     newest = 1 + max(before.schemas)
     with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
@@ -287,7 +284,7 @@ def plan_version_tasks(
     require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
-    for task in plan.pieces:
+    for task in plan.tasks:
         assert isinstance(task, KeyedScanTask | LakeScanTask)
         parts.setdefault(task.bucket, []).append(task)
     for bucket, tasks in parts.items():
@@ -298,7 +295,7 @@ def plan_version_tasks(
 
 
 def _num_rows(task: KeyedScanTask | LakeScanTask, plan: ScanPlan) -> int:
-    """Return an upper bound of the task's number of rows."""
+    """Return an upper bound of the number of rows."""
     if isinstance(task, LakeScanTask):
         return task.split.num_rows
     if task.lake is not None:

@@ -1,9 +1,9 @@
-"""Offsets that commits appended and deleted, per bucket: from their records, or in the lake if the log lost the rows.
+"""Offsets that commits appended and deleted, per bucket, and their location in the lake after the log was trimmed.
 
-A lake snapshot misses the rows deleted before it was made; its files may omit or mark them. Such a row is searched in
-the retained ancestors of the recorded snapshot. Files name the offsets of their rows, and a row never changes its
-offset. Rows of a dropped partition are located there as well: the record of the drop names only those that the log
-still had. The others are in the files that the drop removed, while the lake retains the snapshot before it.
+Rows that were deleted before a lake snapshot are missing from it. They are searched in the retained ancestors of the
+recorded snapshot, because files store the offsets of their rows and a row never changes its offset. The commit record
+of a dropped partition names only rows that the log contained. Other rows of the partition are in files that the drop
+removed, while the lake retains the snapshot before the drop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse_spark.lake.tiering.record_snapshot import find_lost_rows
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.log.actions import Action, Append, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import Commit, find_partition_drop
-from streamhouse_spark.log.delete_vectors import NO_FILE_ROWS, DeleteRows, PartitionDropRows, without_rows
+from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, PartitionDropRows, without_rows
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.record import CommitAttempt
 from streamhouse_spark.log.segment import Segment
@@ -43,10 +43,10 @@ EXPIRED_ERRORS = (SnapshotExpiredError, LakeRolledBackError, LakeMismatchError)
 def diff_commits(
     commits: Sequence[Commit], lost: Mapping[int, Rows] = NO_LOST_ROWS, *, by_key: bool = False
 ) -> tuple[Parts, Parts]:
-    """Return the offsets that the commits appended, and those that they deleted.
+    """Return the offsets that the commits appended, and the offsets that they deleted.
 
-    ``lost`` is commit number → rows of dropped partitions that its record does not name. ``by_key`` tells that a commit
-    of several writers may have changed a key several times.
+    ``lost`` is commit number → rows of dropped partitions that the record does not name. With ``by_key``, the rows of a
+    record that several writers share are marked as grouped.
     """
     added: Parts = {}
     removed: Parts = {}
@@ -80,13 +80,13 @@ def diff_commits(
 def make_commit_ranges(
     rows: OffsetSet, updated: OffsetSet, number: int, time_us: int, *, is_grouped: bool = False
 ) -> list[CommitRange]:
-    """Return rows of one commit, and those that are pre-images or post-images of an update."""
+    """Return the rows of one commit, and its rows that are pre-images or post-images of an update."""
     parts = [CommitRange(rows, number, time_us, is_grouped), CommitRange(updated, number, time_us, is_updated=True)]
     return [part for part in parts if part.rows]
 
 
 def _split_updated_rows(segments: Sequence[Segment]) -> tuple[OffsetSet, OffsetSet]:
-    """Return the offsets of new rows, and those of post-images."""
+    """Return the offsets of new rows, and the offsets of post-images."""
     parts = [OffsetSet.dense(segment.base_offset, segment.num_rows) for segment in segments]
     all_rows = parts[0] if len(parts) == 1 else OffsetSet.union(parts)
     updated = [segment.updated_rows for segment in segments if segment.updated]
@@ -103,12 +103,12 @@ def _deletions(attempts: Sequence[CommitAttempt]) -> Iterator[DeleteRows]:
 
 
 def repeats_partition_drop(actions: Sequence[Action]) -> bool:
-    """Return whether the rows that a record with these actions deletes were dropped with their partition before."""
+    """Return whether a record deletes only rows of partitions that were dropped before, for a rebuilt lake."""
     return any(isinstance(action, ResetLake) for action in actions)
 
 
 def cancel_out(added: Parts, removed: Parts) -> tuple[Parts, Parts]:
-    """Return the rows that remain after removing those both added and removed.
+    """Return the added and the removed rows, except rows that were both added and removed.
 
     A post-image counts as an added row, because its pre-image may have been added in the same range.
     """
@@ -126,21 +126,21 @@ def _subtract(parts: Parts, subtracted: Parts) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class LakeOnlyRows:
-    """Rows of a bucket in the files of one lake snapshot, including rows that it marks as deleted."""
+    """Rows of a bucket in the files of one lake snapshot, including rows that the snapshot marks as deleted."""
 
     snapshot_id: int | None
-    """None for the latest snapshot, if that has all rows it ever had."""
+    """None for the latest snapshot, if no row was ever removed from the lake."""
     bucket: int
     rows: OffsetSet
 
 
-def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied: bool) -> Iterator[LakeOnlyRows]:
-    """Locate added rows, some of which may be deleted by now. Rows that no snapshot has are omitted.
+def find_added(table: TableHandle, state: TableState, rows: Rows, *, was_truncated: bool) -> Iterator[LakeOnlyRows]:
+    """Locate added rows, which may have been deleted since. Rows that no snapshot contains are omitted.
 
-    Most are in the recorded snapshot. Of the others, the oldest retained one misses the fewest. Nothing is read from
-    the lake if no row ever left it, unless all rows were truncated since (``is_emptied``).
+    Most rows are in the recorded snapshot. The fewest deleted rows are missing from the oldest retained snapshot. If no
+    row was ever removed from the lake, and the table was not truncated since, nothing is read.
     """
-    if state.lake is not None and not (is_emptied or state.deletions or state.lake.dropped_rows):
+    if state.lake is not None and not (was_truncated or state.deletions or state.lake.dropped_rows):
         in_lake = {b: runs.within(OffsetRange(0, state.lake_offset(b))) for b, runs in rows.items()}
         yield from (LakeOnlyRows(None, bucket, runs) for bucket, runs in sorted(in_lake.items()) if runs)
         return
@@ -154,10 +154,10 @@ def find_added(table: TableHandle, state: TableState, rows: Rows, *, is_emptied:
 
 
 def find_removed(table: TableHandle, state: TableState, rows: Iterable[tuple[int, Rows]]) -> Iterator[LakeOnlyRows]:
-    """Locate removed rows, given with the commits that deleted them. Rows that no snapshot has are omitted.
+    """Locate removed rows, given with the commits that deleted them. Rows that no snapshot contains are omitted.
 
-    Each is in the latest snapshot before its deletion was applied, unless it was tiered later or another engine rewrote
-    its file.
+    A row is in the latest snapshot before its deletion was applied, unless it was tiered later or another engine
+    rewrote the file.
     """
     search, waiting = _Search(table, state), sorted(rows, key=lambda part: part[0])
     pending: Rows = {}
@@ -184,13 +184,13 @@ class _Search:
         return self._lake.ancestors(self._recorded) if self._recorded is not None else iter(())
 
     def newest_and_oldest_first(self) -> Iterator[LakeSnapshot]:
-        """Yield the latest snapshot, then the others from the oldest on, which a Paimon lake must read one by one."""
+        """Yield the latest snapshot, then all others, oldest first. A Paimon lake reads them one by one."""
         newest_first = self.snapshots()
         yield from islice(newest_first, 1)
         yield from reversed(list(newest_first))
 
     def find_rows(self, snapshot: LakeSnapshot, rows: Rows) -> Rows:
-        """Return those of the rows that its files hold; none if it expired concurrently."""
+        """Return the rows that are in files of the snapshot; none if it expired concurrently."""
         below = {b: runs.within(OffsetRange(0, snapshot.offsets.get(b, 0))) for b, runs in rows.items()}
         below = {bucket: runs for bucket, runs in below.items() if runs}
         if not below:
@@ -214,9 +214,9 @@ def _concat_rows(rows: Rows, added: Rows) -> Rows:
 def find_dropped_rows(
     table: TableHandle, number: int, tiered: TieredSnapshot, dropped: PartitionDropRows | None
 ) -> Rows | None:
-    """Return the rows with offsets that the record of ``tiered`` lost and ``dropped`` does not name.
+    """Return the rows that commit ``number``, which recorded ``tiered``, removed and ``dropped`` does not name.
 
-    None if they are no longer known, or include rows without offsets that ``dropped`` does not name.
+    None if the rows are no longer known, or include rows without offsets that ``dropped`` does not name.
     """
     try:
         before = state_at(table.log, table.storage, number - 1)

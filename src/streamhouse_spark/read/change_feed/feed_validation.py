@@ -1,4 +1,4 @@
-"""Validation of the change feed: commits whose records do not name each row that they added and removed."""
+"""Validation of the change feed: find commits whose added and removed rows are not known row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from streamhouse_spark.log.commit_reader import (
     has_dropped_rows,
     iter_deletions,
 )
-from streamhouse_spark.log.delete_vectors import DeleteRows, FileRows, count_rows
+from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import TableState
@@ -27,8 +27,8 @@ from streamhouse_spark.read.system_tables import operation_of
 from streamhouse_spark.table_handle import TableHandle
 
 
-class ChangesUnavailableError(Exception):  # callers get its underlying error
-    """Some changes of a range are unavailable. Those from the commit ``first`` on may be available."""
+class ChangesUnavailableError(Exception):  # internal: callers get `error`
+    """Changes of a range are unavailable. Changes since commit ``first`` may be available."""
 
     def __init__(self, error: StreamhouseError, first: int) -> None:
         super().__init__(str(error))
@@ -42,16 +42,17 @@ def require_row_level_changes(
     commits: Sequence[Commit],
     *,
     is_net: bool = False,
-    is_emptied: bool = False,
+    skips_truncated: bool = False,
 ) -> Mapping[int, Rows]:
     """Require that all changes are known row by row, from the records or, for dropped partitions, from the lake.
 
-    Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`. For a net change, a deleted
-    row without an offset may have been added in the same range, at an offset that it has lost; then its file must
-    predate the range. With ``is_emptied`` the first commit may have truncated the table, and older rows are not
-    requested.
+    Returns commit number → rows that only the lake names. Raises `ChangesUnavailableError`.
+
+    With ``is_net``, a deleted row without an offset must be in a lake file from before the range. Otherwise it may have
+    been added in the range, at an offset that is no longer known. With ``skips_truncated``, the first commit may be a
+    truncation, because rows from before it are not requested.
     """
-    _require_no_replaced_rows(as_of_state, commits, is_emptied=is_emptied)
+    _require_no_replaced_rows(as_of_state, commits, skips_truncated=skips_truncated)
     first = commits[0].record.number
     lost: dict[int, Rows] = {}
     if as_of_state.primary_key:
@@ -61,7 +62,7 @@ def require_row_level_changes(
     deleted = _all_deleted_offsets(as_of_state, commits)
     for commit in commits:
         dropped = find_partition_drop(commit.record.actions)
-        is_untold = dropped is not None and not dropped.names_all_rows(is_adopted=ADOPTED in as_of_state.properties)
+        is_partial = dropped is not None and not dropped.names_all_rows(is_adopted=ADOPTED in as_of_state.properties)
         if is_net and not all(older.contain(deletion.files) for deletion in iter_deletions(commit.record)):
             reason = f"removed rows that have no offsets and may have been added since version {first - 1}"
             raise not_row_level_error(as_of_state, commit.record, reason)
@@ -73,7 +74,7 @@ def require_row_level_changes(
             before = before if before is not None else _previous_snapshot(table, as_of_state, action, first)
             is_more = action.dropped_rows > (before.dropped_rows if before is not None else 0)
             is_drop = is_more and _drops_unrecorded_rows(table, as_of_state, before, action, commits, deleted)
-            if is_untold or (is_drop and dropped is None):
+            if is_partial or (is_drop and dropped is None):
                 if (rows := find_dropped_rows(table, commit.record.number, action, dropped)) is None:
                     raise not_row_level_error(
                         as_of_state, commit.record, "removed rows from the lake that no record names"
@@ -83,15 +84,15 @@ def require_row_level_changes(
     return lost
 
 
-def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, is_emptied: bool) -> None:
+def _require_no_replaced_rows(as_of_state: TableState, commits: Sequence[Commit], *, skips_truncated: bool) -> None:
     """Require that no commit truncated the table or adopted a lake table. Raises `ChangesUnavailableError`."""
     first = commits[0].record
     emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
     truncating = next((commit.record for commit in commits if commit.record.number == emptied), None)
-    if truncating is not None and not (is_emptied and truncating is first):
+    if truncating is not None and not (skips_truncated and truncating is first):
         raise not_row_level_error(as_of_state, truncating, "removed all rows at once")
     if first.number == FIRST and as_of_state.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED:
-        raise not_row_level_error(as_of_state, first, "took over the rows of a lake table")
+        raise not_row_level_error(as_of_state, first, "adopted the rows of a lake table")
 
 
 def _drops_unrecorded_rows(
@@ -102,10 +103,10 @@ def _drops_unrecorded_rows(
     commits: Sequence[Commit],
     deleted: Mapping[int, OffsetSet],
 ) -> bool:
-    """Return whether a lake snapshot lost more rows than its predecessor by other means than recorded deletions.
+    """Return whether ``tiered`` dropped more rows than ``before`` for other reasons than recorded deletions.
 
-    Adopted rows have no offsets. For an adopted table, each lost row must be one that a record deleted: within the
-    range, or before it if the lake had the row until then.
+    Adopted rows have no offsets. So in an adopted table, dropped rows are compared with the rows that records deleted:
+    in the range, or before it but not yet applied to ``before``.
     """
     if ADOPTED not in as_of_state.properties:
         return has_dropped_rows(before, tiered, deleted)
@@ -120,7 +121,7 @@ def _drops_unrecorded_rows(
 
 
 def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> Mapping[int, OffsetSet]:
-    """Return the deleted rows that the commits and the state after them name."""
+    """Return the rows that the commits deleted, and all deleted rows of the state after the commits."""
     parts = {bucket: [runs] for bucket, runs in as_of_state.deleted.items()}
     for bucket, deleted_parts in diff_commits(commits)[1].items():
         parts.setdefault(bucket, []).extend(part.rows for part in deleted_parts)
@@ -130,7 +131,7 @@ def _all_deleted_offsets(as_of_state: TableState, commits: Sequence[Commit]) -> 
 def _previous_snapshot(
     table: TableHandle, as_of_state: TableState, tiered: TieredSnapshot, first: int
 ) -> TieredSnapshot | None:
-    """Return the tiered snapshot recorded before ``tiered``, which is the first since the commit ``first``."""
+    """Return the tiered snapshot before ``tiered``, which is the first snapshot recorded since the commit ``first``."""
     if not tiered.dropped_rows or first == FIRST:
         return None
     place = next((i for i, recorded in enumerate(as_of_state.lake_history) if recorded == tiered), 0)
@@ -149,13 +150,13 @@ def not_row_level_error(as_of_state: TableState, record: Record, reason: str) ->
 
 
 class PreexistingFiles:
-    """The lake files from before the commit ``first``, loaded on demand. No row in them was added later."""
+    """The lake files from before the commit ``first``, loaded on demand."""
 
     def __init__(self, table: TableHandle, first: int) -> None:
         self._table, self._first = table, first
 
     def contain(self, rows: FileRows) -> bool:
-        """Return whether all these rows are in such files. False if that snapshot is no longer retained."""
+        """Return whether all rows are in these files. False if the lake snapshot is no longer retained."""
         return rows.keys() <= self._names if rows else True
 
     @cached_property

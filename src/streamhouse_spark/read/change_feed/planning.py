@@ -1,9 +1,8 @@
-"""Planner of the change feed: the rows that each commit between two added and removed, in the form of ``CHANGES``.
+"""Planning of the change feed: the rows that each commit of a range added and removed, in the form of ``CHANGES``.
 
-Commits are read from their records, rows from the log. For a log table, appended offsets are inserts; offsets deleted
-by a record, rows of a dropped partition and all rows before a truncation are deletes. The log of a primary-key table
-has the changes themselves. Changes that the log may no longer have come from the change archive. Planning fails with a
-commit's number if its rows are no longer retained.
+In a log table, appended rows are inserts. Deleted rows, rows of a dropped partition and all rows before a truncation
+are deletes. The log of a primary-key table contains the changes. Changes that may have been trimmed from the log are
+read from the change archive. If the rows of a commit are no longer retained, planning fails with its number.
 """
 
 from __future__ import annotations
@@ -59,27 +58,27 @@ from streamhouse_spark.table_handle import TableHandle
 
 @dataclass(frozen=True, slots=True)
 class ArchiveScan:
-    """The archived changes of the commits from a first one on."""
+    """The archived changes of a range of commits."""
 
     state: TableState
-    held: Archive
+    archive: Archive
     rows: CommitRows
 
     @property
     def last(self) -> int:
         """The latest archived commit."""
-        return self.held.last_commit
+        return self.archive.last_commit
 
     @property
     def covers_hot_log(self) -> bool:
         """Whether the archive has all changes of the hot log, up to the state."""
-        return all(log.end <= self.held.end(bucket) for bucket, log in self.state.buckets.items())
+        return all(log.end <= self.archive.end(bucket) for bucket, log in self.state.buckets.items())
 
     def last_time_us(self, after_us: int | None) -> int | None:
-        """Return the time after which later commits are displayed."""
+        """Return the display time of the last commit, or ``after_us`` if the range has no changes."""
         return int(self.rows.times_us.max()) if len(self.rows.times_us) else after_us
 
-    def pieces(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
+    def plan_tasks(self, pruning: Pruning) -> Iterator[ChangesScanTask]:
         """Yield the scan tasks of the buckets that may have matching changes, in offset order within each bucket."""
         allowed = pruning.buckets(self.state)
         for bucket in np.unique(self.rows.buckets).tolist():
@@ -92,21 +91,21 @@ class ArchiveScan:
         commits = CommitRanges(
             rows.starts, rows.ends, rows.versions, rows.times_us, grouped, np.zeros(len(grouped), np.bool_)
         )
-        for page, start, end in pages_between(self.held, bucket):
-            if not (of_page := commits.within(OffsetRange(start, end))):
+        for page, start, end in pages_between(self.archive, bucket):
+            if not (in_page := commits.within(OffsetRange(start, end))):
                 continue
-            tasks = list(plan_archive_tasks(self.held, bucket, of_page.range))
-            if of_page.is_grouped.any():  # a net change needs all changes of a commit
-                tasks = [ArchiveScanTask(bucket, of_page.range, page.uuid, sum(task.size_bytes for task in tasks))]
+            tasks = list(plan_archive_tasks(self.archive, bucket, in_page.range))
+            if in_page.is_grouped.any():  # a net change needs all changes of a commit
+                tasks = [ArchiveScanTask(bucket, in_page.range, page.uuid, sum(task.size_bytes for task in tasks))]
             for task in tasks:
-                if part := of_page.within(task.offsets):
+                if part := in_page.within(task.offsets):
                     yield ChangesScanTask(task, part, key=self.state.primary_key if part.is_grouped.any() else ())
 
 
 def scan_archived_commits(
     table: TableHandle, state: TableState, first: int, last: int, after_us: int | None
 ) -> ArchiveScan | None:
-    """Return the archived changes from ``first`` to ``last``, or None if the archive does not have ``first``.
+    """Return the archived changes from ``first`` to ``last``, or None if the commit ``first`` is not archived.
 
     Display times are ascending and later than ``after_us``.
     """
@@ -125,7 +124,7 @@ def scan_archived_commits(
 
 
 def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
-    """Return the rows with the first commit displayed after ``after_us``, and each later than its predecessor."""
+    """Return the rows with display times that are later than ``after_us`` and increase with each commit."""
     versions, first, place = np.unique(rows.versions, return_index=True, return_inverse=True)
     steps = np.arange(len(versions), dtype=np.int64)
     shown = np.maximum.accumulate(np.maximum(rows.times_us[first] - steps, after_us + 1)) + steps
@@ -135,10 +134,10 @@ def _with_ascending_times(rows: CommitRows, after_us: int) -> CommitRows:
 def first_archived_after(
     storage: Storage, state: TableState, start_us: int | None, reached: int, *, includes: bool
 ) -> int | None:
-    """Return the first archived commit displayed after a time, or at it if ``includes``.
+    """Return the first archived commit displayed after ``start_us``, or at that time if ``includes``.
 
-    Returns ``reached``, the first commit whose record is retained, if no archived commit qualifies, and None if an
-    earlier commit that is no longer archived may.
+    If there is none, returns ``reached``, the first commit whose record is retained. Returns None if an earlier commit,
+    which is no longer archived, may be the first.
     """
     archive = usable_archive(state)
     if not archive:
@@ -159,7 +158,7 @@ def first_archived_after(
 
 
 def last_archived_before(storage: Storage, state: TableState, end_us: int, *, includes: bool) -> int:
-    """Return the last archived commit displayed before a time, or at it if ``includes``; 0 for none."""
+    """Return the last archived commit displayed before ``end_us``, or at that time if ``includes``; 0 for none."""
     most_us = end_us if includes else end_us - 1
     version = 0
     for page in usable_archive(state).pages:
@@ -171,7 +170,7 @@ def last_archived_before(storage: Storage, state: TableState, end_us: int, *, in
 
 
 def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: int) -> bool:
-    """Return whether the archive has a commit before this one."""
+    """Return whether the archive has a commit before ``number``."""
     for page in archive.pages:
         versions = read_page(storage, state, page.uuid).commits.versions
         versions = versions[versions >= archive.first_commit]
@@ -183,17 +182,17 @@ def _has_earlier(storage: Storage, state: TableState, archive: Archive, number: 
 @dataclass(frozen=True, slots=True)
 class ChangesPlan:
     state: TableState
-    """The state whose log has the rows, with the columns of the requested state."""
-    pieces: tuple[ChangesScanTask, ...]
+    """The state whose log contains the rows, with the columns of the requested state."""
+    tasks: tuple[ChangesScanTask, ...]
 
 
 def commits_between(
     storage: Storage, state: TableState, start_us: int | None, end_us: int | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
-    """Return the first and the last commit between two times. ``includes`` tells whether each bound is inclusive.
+    """Return the first and the last commit between two times. ``includes`` is whether each bound is inclusive.
 
     A later record with an earlier time corrects a clock that ran ahead, as in `take_snapshot_as_of`. Raises
-    `OffsetsTrimmedError` if records that may be the first are no longer retained.
+    `OffsetsTrimmedError` if the first commit may be one whose record is no longer retained.
     """
     first, last, earliest_ms, reached = state.version + 1, 0, state.time_ms, state.version + 1
     for record in iter_records_backwards(storage, state):
@@ -219,7 +218,7 @@ def commits_between(
 
 
 def last_commit_before(storage: Storage, state: TableState, end_us: int) -> int:
-    """Return the last commit before a time, with times as in `commits_between`; 0 if none is retained."""
+    """Return the last commit before ``end_us``, with times as in `commits_between`; 0 if no such record is retained."""
     earliest_ms = state.time_ms
     for record in iter_records_backwards(storage, state):
         earliest_ms = min(earliest_ms, record.time_ms)
@@ -229,11 +228,11 @@ def last_commit_before(storage: Storage, state: TableState, end_us: int) -> int:
 
 
 def require_full_changelog(state: TableState) -> None:
-    """Require that the log has complete changes. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
+    """Require that the changelog has pre-images. Raises `InvalidOptionError` for ``table.changelog.image`` WAL."""
     if state.primary_key and state.properties.get(CHANGELOG_IMAGE, "full").lower() == "wal":
         raise InvalidOptionError(
-            f"CHANGES of {state.name}: its log has no rows before updates, and tells no insert from an update "
-            f"({CHANGELOG_IMAGE} is wal); read {state.name}$changelog, which has what there is"
+            f"CHANGES of {state.name}: the log has no pre-images and does not distinguish inserts from updates "
+            f"({CHANGELOG_IMAGE} is wal); read {state.name}$changelog, which has the stored changes"
         )
 
 
@@ -249,37 +248,38 @@ def plan_changes(
 ) -> ChangesPlan:
     """Plan a scan of the changes of the commits ``first`` to ``last``.
 
-    ``is_net`` omits log table rows that were added and removed within the range. Raises `OffsetsTrimmedError` with the
-    first commit from which on all changes are available, `SnapshotExpiredError` as `state_at` does, and
-    `InvalidOptionError` for a commit whose changes are not recorded row by row.
+    ``is_net`` omits rows of a log table that were added and removed within the range.
+
+    Raises `OffsetsTrimmedError` with the commit since which all changes are available, `SnapshotExpiredError` if a
+    state is no longer retained, and `InvalidOptionError` for a commit whose changes are not recorded row by row.
     """
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
     require_full_changelog(state)
     first, is_net = max(first, FIRST), is_net and not state.primary_key
     with _raise_underlying_error():
-        older = scan_archived_commits(table, state, first, last, after_us)
-        if older is None:
+        archived = scan_archived_commits(table, state, first, last, after_us)
+        if archived is None:
             return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
-        tasks = tuple(older.pieces(pruning))
-        if last <= older.last or older.covers_hot_log:
+        tasks = tuple(archived.plan_tasks(pruning))
+        if last <= archived.last or archived.covers_hot_log:
             return ChangesPlan(state, tasks)
-        begin, after_us = older.last + 1, older.last_time_us(after_us)
+        begin, after_us = archived.last + 1, archived.last_time_us(after_us)
         newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
-        return replace(newer, pieces=(*tasks, *newer.pieces))
+        return replace(newer, tasks=(*tasks, *newer.tasks))
 
 
 def plan_changelog_rows(table: TableHandle, state: TableState, last: int) -> ChangesPlan:
     """Plan the ``$changelog`` of a log table, up to the commit ``last``.
 
-    It starts at the first commit from which on all changes are available. If that is the last truncation, it includes
-    only the rows that replaced the truncated ones.
+    It starts at the commit since which all changes are available. If that is the last truncation, the truncated rows
+    are omitted.
     """
-    first = emptied = state.truncation.commit if state.truncation is not None else FIRST
+    first = truncating = state.truncation.commit if state.truncation is not None else FIRST
     while first <= last:
         try:
             return with_changelog_types(
-                _plan_records(table, state, first, last, Pruning(), is_emptied=first == emptied)
+                _plan_records(table, state, first, last, Pruning(), skips_truncated=first == truncating)
             )
         except ChangesUnavailableError as unavailable:
             first = unavailable.first
@@ -288,13 +288,13 @@ def plan_changelog_rows(table: TableHandle, state: TableState, last: int) -> Cha
 
 def with_changelog_types(plan: ChangesPlan) -> ChangesPlan:
     """Return the plan with change types named as in ``$changelog``."""
-    return replace(plan, pieces=tuple(replace(task, is_changelog=True) for task in plan.pieces))
+    return replace(plan, tasks=tuple(replace(task, is_changelog=True) for task in plan.tasks))
 
 
 def plan_deletions(
     table: TableHandle, state: TableState, first: int, last: int, below: Mapping[int, int]
 ) -> tuple[ChangesScanTask, ...]:
-    """Plan a scan of the log table rows that the commits ``first`` to ``last`` deleted or dropped.
+    """Plan a scan of the rows of a log table that the commits ``first`` to ``last`` deleted or dropped.
 
     Only rows ``below`` some offsets are included. Raises `OffsetsTrimmedError` if commits or rows are no longer
     retained or deleted rows have no offsets, and `InvalidOptionError` for a commit whose deletions are not recorded.
@@ -308,22 +308,22 @@ def plan_deletions(
             if any(action.files for action in iter_deletions(commit.record)):
                 raise OffsetsTrimmedError(
                     f"commit {commit.record.number} deleted rows of {state.name} that have no offsets, so it is "
-                    "unknown whether this stream returned them; use a new checkpointLocation, or skip the deletion "
-                    "with skipChangeCommits=true"
+                    "unknown whether this stream returned them; use a new checkpointLocation, or set "
+                    "skipChangeCommits=true to skip the deletion"
                 )
         deletions = (
             (bucket, CommitRanges.of(parts)) for bucket, parts in sorted(diff_commits(commits, lost)[1].items())
         )
         read = [(bucket, runs.within(OffsetRange(0, below.get(bucket, 0)))) for bucket, runs in deletions]
         deleted = [CommitDiff(runs, bucket, is_deleted=True) for bucket, runs in read if runs]
-        changes = locate_trimmed_rows(table, state, deleted, is_emptied=False)
+        changes = locate_trimmed_rows(table, state, deleted, was_truncated=False)
         require_available_rows(state, changes, first)
-        return with_changelog_types(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).pieces
+        return with_changelog_types(ChangesPlan(state, tuple(plan_change_tasks(state, changes, Pruning())))).tasks
 
 
 @contextmanager
 def _raise_underlying_error() -> Iterator[None]:
-    """Convert a `ChangesUnavailableError` to its underlying error."""
+    """Convert a `ChangesUnavailableError` to the underlying error."""
     try:
         yield
     except ChangesUnavailableError as unavailable:
@@ -339,30 +339,32 @@ def _plan_records(
     *,
     is_net: bool = False,
     after_us: int | None = None,
-    is_emptied: bool = False,
+    skips_truncated: bool = False,
 ) -> ChangesPlan:
     """Plan the changes of commits from their records.
 
-    ``is_emptied`` omits the rows from before ``first``, if this commit truncated the table.
+    If the commit ``first`` truncated the table, ``skips_truncated`` omits the truncated rows.
     """
     as_of_state = _state_at(table, state, first, last)
     commits = _read_commits(table.storage, as_of_state, first, last, after_us)
-    emptied = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
-    place = next((i for i, commit in enumerate(commits) if commit.record.number == emptied), None)
-    if place is None or (is_emptied and not place):
-        return _plan_commits(table, state, as_of_state, commits, pruning, is_net=is_net, is_emptied=is_emptied)
+    truncating = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
+    place = next((i for i, commit in enumerate(commits) if commit.record.number == truncating), None)
+    if place is None or (skips_truncated and not place):
+        return _plan_commits(
+            table, state, as_of_state, commits, pruning, is_net=is_net, skips_truncated=skips_truncated
+        )
     older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
-    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, is_emptied=True)
-    return replace(newer, pieces=(*older, *newer.pieces))
+    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, skips_truncated=True)
+    return replace(newer, tasks=(*older, *newer.tasks))
 
 
 def _truncation_tasks(
     table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
 ) -> tuple[ChangesScanTask, ...]:
-    """Return the scan tasks of commits of which the last truncated the table, so that all its rows are deletes.
+    """Return the scan tasks of commits whose last one truncated the table, which deleted all rows.
 
-    A net change omits rows that the commits themselves added. Raises `ChangesUnavailableError` if the rows are no
-    longer retained or cannot be determined.
+    A net change omits rows that the commits added. Raises `ChangesUnavailableError` if the rows are no longer retained
+    or cannot be determined.
     """
     first, last = commits[0].record, commits[-1]
     added = diff_commits(commits[:-1])[0] if is_net else {}
@@ -375,7 +377,7 @@ def _truncation_tasks(
         if first.number < last.record.number:
             span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
             older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
-            tasks = [*(task for task in older.pieces if task.is_deleted or not is_net), *tasks]
+            tasks = [*(task for task in older.tasks if task.is_deleted or not is_net), *tasks]
         segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
         require_kept(table.log, before, segments)
     except SnapshotExpiredError as error:
@@ -386,7 +388,7 @@ def _truncation_tasks(
 def _plan_truncated_rows(
     table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
 ) -> list[ChangesScanTask]:
-    """Return the scan tasks of a log table's rows, without those ``added`` within the range of a net change."""
+    """Return the scan tasks of all rows of a log table, except rows ``added`` within the range of a net change."""
     rows = find_truncated_rows(table, before)
     if not rows.is_sure or (added and not older.contain(rows.files)):
         raise not_row_level_error(before, last.record, "removed all rows at once")
@@ -404,20 +406,20 @@ def _plan_commits(
     pruning: Pruning,
     *,
     is_net: bool,
-    is_emptied: bool,
+    skips_truncated: bool,
 ) -> ChangesPlan:
     first, last = commits[0].record.number, commits[-1].record.number
-    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, is_emptied=is_emptied)
-    source, was_emptied = state, state.truncation is not None and state.truncation.commit > last
-    if was_emptied:
+    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, skips_truncated=skips_truncated)
+    source, was_truncated = state, state.truncation is not None and state.truncation.commit > last
+    if was_truncated:
         source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
     added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
     if is_net and removed:
         added, removed = cancel_out(added, removed)
-    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), is_emptied=was_emptied)
+    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), was_truncated=was_truncated)
     require_available_rows(source, changes, first)
-    of_files = plan_file_tasks(table, source, commits, first)
-    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *of_files))
+    file_tasks = plan_file_tasks(table, source, commits, first)
+    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *file_tasks))
 
 
 class NewCommits(NamedTuple):
@@ -425,9 +427,9 @@ class NewCommits(NamedTuple):
 
     commit: int
     attempt: str | None
-    """Attempt of its record; None if only the archive has the commit."""
+    """Attempt of the commit record; None if only the archive has the commit."""
     time_us: int
-    """Its display time."""
+    """Display time of the commit."""
 
 
 def find_new_commits(
@@ -435,34 +437,31 @@ def find_new_commits(
 ) -> NewCommits | None:
     """Return the last commit from ``first`` to ``last`` that added or removed rows, or None.
 
-    Raises as `plan_changes` does if records are no longer retained.
+    Raises the errors of `plan_changes` if records are no longer retained.
     """
     first = max(first, FIRST)
     if last < first:
         return None
-    older = scan_archived_commits(table, state, first, last, after_us)
+    archived = scan_archived_commits(table, state, first, last, after_us)
     latest = None
-    if older is not None and len(older.rows.versions):
-        latest = NewCommits(int(older.rows.versions.max()), None, int(older.rows.times_us.max()))
-    if older is not None and (last <= older.last or older.covers_hot_log):
-        return latest
-    if older is not None:
-        first, after_us = older.last + 1, older.last_time_us(after_us)
+    if archived is not None:
+        if len(archived.rows.versions):
+            latest = NewCommits(int(archived.rows.versions.max()), None, int(archived.rows.times_us.max()))
+        if last <= archived.last or archived.covers_hot_log:
+            return latest
+        first, after_us = archived.last + 1, archived.last_time_us(after_us)
     with _raise_underlying_error():
         commits = _read_commits(table.storage, _state_at(table, state, first, last), first, last, after_us)
-    moving = (
-        c
-        for c in reversed(commits)
-        if moves_rows(c.record.actions) or find_partition_drop(c.record.actions) is not None
-    )
-    newest = next(moving, None)
-    return latest if newest is None else NewCommits(newest.record.number, newest.record.attempt, newest.time_us)
+    for commit in reversed(commits):
+        if moves_rows(commit.record.actions) or find_partition_drop(commit.record.actions) is not None:
+            return NewCommits(commit.record.number, commit.record.attempt, commit.time_us)
+    return latest
 
 
 def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> TableState:
-    """Return the state after the range, or the requested state if that has expired.
+    """Return the state after the commit ``last``, or the requested state if records have expired.
 
-    The requested state has the same information unless the table was truncated in between.
+    The requested state is equivalent unless the table was truncated in between.
     """
     if last == state.version:
         return state
@@ -480,7 +479,7 @@ def _state_at(table: TableHandle, state: TableState, first: int, last: int) -> T
 def _read_commits(
     storage: Storage, as_of_state: TableState, first: int, last: int, after_us: int | None
 ) -> list[Commit]:
-    """Read the records from ``first`` to ``last``, and as many earlier ones as affect their display times."""
+    """Read the records from ``first`` to ``last``, and the earlier records that affect their display times."""
     commits, reached = read_commits(storage, as_of_state, first, last, after_us)
     if not commits or commits[0].record.number > first:
         raise _expired_commits_error(as_of_state, first, reached)

@@ -1,7 +1,8 @@
-"""Guard of Arrow Flight calls: authentication, rate limit, counters, audit log, and errors.
+"""Checks of Arrow Flight calls: authentication, rate limit, counters, audit log, and errors.
 
-It does for Flight what `auth.py` and `app.py` do for HTTP, with the same `AppContext`, so limits cover both. Only
-Flight errors are raised to pyarrow: it would send a traceback of any other error to the client.
+They correspond to the checks of HTTP requests in `auth.py` and `app.py`, and share their `AppContext`, so rate limits
+count requests of both protocols. Only Flight errors are raised to pyarrow, which would send a traceback of any other
+error to the client.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyarrow import flight
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Client, hide_names, require_right
 from streamhouse_spark.serve.app_context import AppContext
@@ -23,7 +24,7 @@ from streamhouse_spark.serve.responses import status_of
 from streamhouse_spark.serve.same_site import Refusal
 
 _TEXT_BYTES_MAX: Final = 1_200
-"""Bytes of an error text: gRPC clients accept 8 KiB of headers, which contain it several times."""
+"""Maximum bytes of an error. gRPC clients accept 8 KiB of headers, which contain the error several times."""
 _KINDS: Final = {
     401: flight.FlightUnauthenticatedError,
     403: flight.FlightUnauthorizedError,
@@ -39,21 +40,21 @@ T = TypeVar("T")
 
 
 def flight_error(error: StreamhouseError) -> flight.FlightError:
-    """Return the error as a Flight error."""
+    """Convert an error to a Flight error."""
     return _error(status_of(error), error.condition, error.kind.value, str(error))
 
 
 def rejection_error(refusal: Refusal) -> flight.FlightError:
-    """Return the error of a call that is not authenticated or exceeds its limit."""
+    """Return the Flight error of a rejected call."""
     condition = _CONDITIONS[refusal.status]
     kind = "invalid" if refusal.status == 401 else "unavailable"
-    wait = f"; send it again in {refusal.wait_s} s" if refusal.wait_s else ""
+    wait = f"; retry in {refusal.wait_s} s" if refusal.wait_s else ""
     return _error(refusal.status, condition, kind, f"{condition}: {refusal.text}{wait}")
 
 
 def internal_error(request_id: str) -> flight.FlightError:
-    """Return the error of a defect. It has no details; the server's log does."""
-    text = f"INTERNAL: the server failed, its log has the reason under request {request_id}"
+    """Return the Flight error of a defect. The details are in the server's log only."""
+    text = f"INTERNAL: the server failed; see its log for request {request_id}"
     return _error(500, "INTERNAL", "internal", text)
 
 
@@ -63,7 +64,7 @@ def _error(status: int, condition: str, kind: str, text: str) -> flight.FlightEr
 
 
 def _fit_header(text: str) -> str:
-    """Return a text that fits into a header, shortened in the middle: its end has the remedy."""
+    """Shorten a text in the middle so that it fits into a header. Its end has the remedy."""
     text = text.encode("ascii", "backslashreplace").decode()
     if len(text) <= _TEXT_BYTES_MAX:
         return text
@@ -71,7 +72,7 @@ def _fit_header(text: str) -> str:
 
 
 class CallRefusedError(Exception):
-    """A call that is rejected before it is answered."""
+    """A call that is rejected before it runs."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.text)
@@ -79,7 +80,7 @@ class CallRefusedError(Exception):
 
 
 class HeaderMiddleware(flight.ServerMiddleware):  # type: ignore[misc]  # pyarrow has no types
-    """Headers of a call; its response carries the request id that the logs use."""
+    """The headers of a call. The response contains the request id of the logs."""
 
     def __init__(self, request_id: str, authorization: str | None) -> None:
         self.request_id = request_id
@@ -108,12 +109,12 @@ class Call:
     address: str
     client: Client | None = None
     table: str | None = None
-    """The table for which the call needs a right."""
+    """The table on which the call requires a right."""
     is_denied: bool = False
-    """Whether the client has no right on that table."""
+    """Whether the client does not have the right."""
 
     def require_read(self, table: str) -> None:
-        """Raise `TableNotFoundError` if the client may not read a table, or `InvalidNameError`."""
+        """Raise `TableNotFoundError` if the client may not read a table, and `InvalidNameError`."""
         path = parse_table_name(table).path
         self.table, self.is_denied = str(path), True
         require_right(self.client_or_unknown, "read", path)
@@ -135,7 +136,7 @@ class FlightCalls:
         return {_HEADERS: HeaderMiddlewareFactory(self._world)}
 
     def run_call(self, method: str, context: flight.ServerCallContext, answer: Callable[[Call], T]) -> T:
-        """Answer the call of a client. Raises only Flight errors."""
+        """Authenticate the client of a call, and run it. Raises only Flight errors."""
         headers = context.get_middleware(_HEADERS)
         call, began_ms = Call(method, headers.request_id, address_of(context.peer())), self._world.clock.boot_ms()
         status = 500

@@ -1,9 +1,9 @@
-"""Bulk reads: a pinned table state, divided into parts that every server of the warehouse reads identically.
+"""Bulk reads of a pinned table state, divided into parts that any server of the warehouse can read.
 
-A ticket identifies a part by the request, its commit and a digest of the whole plan. A server that did not make the
-plan makes it again from the same commit and reads a part only if the digest is equal. So the parts of one offer contain
-each row of one state exactly once, on any servers, or a part is rejected. Rows are read as they are sent: memory holds
-one batch, and for a primary-key table the bucket's changes that are not in the lake yet.
+A ticket identifies a part by the request, its commit and a digest of the whole plan. A server without the plan plans
+the commit again, and reads the part only if the digest is equal. So the parts of an offer together contain each row of
+one state exactly once, even if several servers read them. Rows are read as they are sent: memory holds one batch, and
+for a primary-key table also the changes of the bucket that are not tiered yet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import parse_table_name
 from streamhouse_spark.core.types import TableName
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError
 from streamhouse_spark.expressions.filters import Filter, Projection, filter_and_project, parse_filter
 from streamhouse_spark.expressions.where import parse_where
@@ -40,41 +40,41 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.table.versioning.rollback import pin_version
 
 BATCH_BYTES: Final = 2 << 20
-"""Approximate bytes of a batch: gRPC clients in other languages accept 4 MiB by default."""
+"""Approximate bytes of a batch. Some gRPC clients accept at most 4 MiB by default."""
 BATCH_ROWS: Final = 1 << 16
 _PLANS_CACHED_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A read that can begin: the tickets of its parts, which together have each row exactly once."""
+    """A planned read: the tickets of its parts, which together contain each row exactly once."""
 
     schema: pa.Schema
     tickets: tuple[ReadTicket, ...]
     num_rows: int | None = None
-    """None if only reading tells."""
+    """None if unknown before the read."""
     num_bytes: int | None = None
-    """Bytes of the files that the parts read."""
+    """Bytes of the files to read."""
     version: int | None = None
-    """The commit that is read."""
+    """The pinned commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
-    """Read while the stream is consumed. Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`."""
+    """Read lazily. Raises `SnapshotExpiredError`, `OffsetsTrimmedError` and `CorruptDataError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PinnedRead:
-    """A request with the commit or lake snapshot that it reads, and the whole plan."""
+    """A request with its pinned commit or lake snapshot, and the whole plan."""
 
     request: ReadRequest
     projection: Projection
     plan: ScanPlan
     state: TableState | None
-    """The state that is read; None for a read of the lake alone."""
+    """The pinned state; None for a read of the lake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class _PlannedRead:
             self.pinned.projection.schema,
             tuple(ReadTicket(request, self.table.uuid, self.digest, number) for number in numbers),
             num_rows,
-            sum(piece.size_bytes for part in self.parts for piece in part.pieces),
+            sum(piece.size_bytes for part in self.parts for piece in part.tasks),
             state.version if state is not None else None,
         )
 
@@ -110,7 +110,7 @@ class _PlannedRead:
 
 
 class FlightReadService:
-    """Plans and executes reads. Safe for threads. The caller has checked the right to read the table."""
+    """Plans and executes reads. Safe for threads. The caller must check the right to read the table."""
 
     def __init__(self, tables: OpenTables) -> None:
         self._tables = tables
@@ -118,7 +118,7 @@ class FlightReadService:
         self._plans: OrderedDict[str, _PlannedRead] = OrderedDict()
 
     def schema(self, request: ReadRequest) -> pa.Schema:
-        """Return the columns of the requested rows. Raises like `offer`."""
+        """Return the columns of the requested rows. Raises the errors of `offer`."""
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             shown = open_view(table, name.suffix or "").schema
@@ -128,9 +128,9 @@ class FlightReadService:
         return filter_and_project(shown.empty_table(), request.columns, None).schema
 
     def offer(self, request: ReadRequest) -> Offer:
-        """Pin the state that a request reads, and divide it into parts.
+        """Pin the requested state, plan the read, and divide the plan into parts.
 
-        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError`, `SchemaMismatchError`, and for an expired
+        Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError` and `SchemaMismatchError`; for an expired
         version `SnapshotExpiredError` or `OffsetsTrimmedError`.
         """
         table, name = self._open_table(request)
@@ -141,9 +141,9 @@ class FlightReadService:
         return planned.offer()
 
     def rows(self, ticket: ReadTicket) -> Rows:
-        """Begin to read a part of an offer, or all rows of the latest state.
+        """Start to read a part of an offer, or all rows of the latest state.
 
-        Raises like `offer`, and `SnapshotExpiredError` if the part can no longer be read as offered.
+        Raises the errors of `offer`, and `SnapshotExpiredError` if the part is no longer readable.
         """
         request = ticket.request
         table, name = self._open_table(request)
@@ -155,15 +155,15 @@ class FlightReadService:
         planned = self._find_plan(table, name, ticket)
         if not 0 <= ticket.part < len(planned.parts):
             raise InvalidOptionError(
-                f"the ticket is for part {ticket.part} of {len(planned.parts)} of {table.name}; ask for the flight's "
+                f"the ticket is for part {ticket.part} of {len(planned.parts)} of {table.name}; request the flight "
                 "info again"
             )
         return planned.rows(planned.parts[ticket.part])
 
     def _find_plan(self, table: Table, name: TableName, ticket: ReadTicket) -> _PlannedRead:
-        """Return the plan of a ticket, from the cache or made again from the same commit."""
+        """Return the plan of a ticket, from the cache or planned again from the same commit."""
         if ticket.uuid != table.uuid:
-            raise _expired_error(table, "another table has taken its name")
+            raise _expired_error(table, "another table has its name")
         key = _plan_key(ticket.request, ticket.plan or "")
         with self._lock:
             cached = self._plans.get(key)
@@ -185,10 +185,12 @@ class FlightReadService:
         name = parse_table_name(request.table)
         if request.version is not None and name.suffix is not None:
             raise InvalidOptionError(
-                f"{name}: version is for the table itself, {name.path}; of {name.path}${LAKE} say snapshot"
+                f"{name}: found a version, which requires {name.path}; use a snapshot of {name.path}${LAKE}"
             )
         if request.snapshot is not None and name.suffix != LAKE:
-            raise InvalidOptionError(f"{name}: snapshot is for {name.path}${LAKE}; say version, a commit or a tag")
+            raise InvalidOptionError(
+                f"{name}: found a snapshot, which requires {name.path}${LAKE}; use a version (a commit or a tag)"
+            )
         return self._tables.table(str(name.path)), name
 
 
@@ -236,7 +238,7 @@ def _parse_filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
 
 
 def _read_view(table: Table, suffix: str, request: ReadRequest) -> Rows:
-    """Read a system table at once, and a changelog as it is sent: it may be as large as the table."""
+    """Read a system table in memory, or stream a changelog, which may be as large as the table."""
     view = open_view(table, suffix)
     if suffix not in (CHANGELOG, BINLOG):
         where = parse_where(request.where, view.schema) if request.where is not None else None
@@ -271,7 +273,7 @@ def _limit_rows(batches: Iterator[pa.RecordBatch], limit: int | None) -> Iterato
 
 
 def count_rows(state: TableState) -> int | None:
-    """Return the row count of a state; None for a primary-key table, whose state counts changes."""
+    """Return the row count of a state; None for a primary-key table, where it is unknown."""
     return None if state.primary_key else state.num_rows
 
 
@@ -281,6 +283,5 @@ def _plan_key(request: ReadRequest, digest: str) -> str:
 
 def _expired_error(table: Table, why: str) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"{table.name}: the ticket's part can no longer be read as it was offered: {why}; ask for the flight's "
-        "info again"
+        f"{table.name}: the part of the ticket is no longer readable, because {why}; request the flight info again"
     )

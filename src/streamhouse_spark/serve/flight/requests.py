@@ -1,7 +1,7 @@
 """Requests and tickets of Arrow Flight as JSON: a table and the rows to read.
 
-A ticket contains nothing that its sender may not choose: a table, its rows, and a part of the plan that the server
-makes of these. It never names a file. So tickets need no signature, and rights are checked when a ticket is used.
+A ticket contains a request and a part of the server's plan for the request, but never names of files. Clients may
+therefore write any ticket: tickets need no signature, and rights are checked when a ticket is used.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _NUMBER_MAX: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """The rows to read. The fields are those of the JSON object."""
+    """The rows to read, with the fields of the JSON object."""
 
     table: str
-    """Such as ``sales.orders``, ``sales.orders$lake`` or ``sales.orders$history``."""
+    """A name such as ``sales.orders``, ``sales.orders$lake`` or ``sales.orders$history``."""
     columns: tuple[str, ...] | None = None
     where: str | None = None
     limit: int | None = None
@@ -35,7 +35,7 @@ class ReadRequest:
     snapshot: int | None = None
     """The lake snapshot, for ``$lake``."""
     parts: int = PARTS_DEFAULT
-    """Number of parallel readers for which the plan is divided."""
+    """Number of parts into which the plan is divided, for parallel readers."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}
@@ -43,13 +43,13 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadTicket:
-    """A request and the part of its plan; without a part, all rows of the latest state."""
+    """A request, and a part of its plan. A ticket without a part reads all rows of the latest state."""
 
     request: ReadRequest
     uuid: str | None = None
-    """The table's uuid, because another table may take its name."""
+    """The table's UUID, because another table may get its name."""
     plan: str | None = None
-    """Digest of the plan to which the part belongs."""
+    """Digest of the plan."""
     part: int | None = None
 
     def to_bytes(self) -> bytes:
@@ -62,10 +62,10 @@ _PLACE: Final = ("uuid", "plan", "part")
 
 
 def parse_path(path: Sequence[bytes]) -> ReadRequest:
-    """Parse a descriptor's path: a table name as one word, or as database and table. Raises `InvalidOptionError`."""
+    """Parse a descriptor's path: a table name, or a database and a table. Raises `InvalidOptionError`."""
     if not 1 <= len(path) <= 2 or sum(map(len, path)) > _BYTES_MAX:
         raise InvalidOptionError(
-            f"a path of {len(path)} words is not a table; send ['sales.orders'] or ['sales', 'orders'], or a command"
+            f"the path has {len(path)} words, expected ['sales.orders'] or ['sales', 'orders']; or send a command"
         )
     return ReadRequest(".".join(_decode_word(word) for word in path))
 
@@ -76,12 +76,12 @@ def parse_command(command: bytes) -> ReadRequest:
 
 
 def parse_ticket(ticket: bytes) -> ReadTicket:
-    """Parse a ticket: one from this server, or a command. Raises `InvalidOptionError`."""
+    """Parse a ticket, which may also be a command. Raises `InvalidOptionError`."""
     document = _parse_object(ticket, "the ticket")
     request = _parse_request(document, "the ticket", (*_FIELDS, *_PLACE))
     if not any(name in document for name in _PLACE):
         return ReadTicket(request)
-    uuid, plan = (_parse_text(document, "the ticket", name, str) for name in ("uuid", "plan"))
+    uuid, plan = (_parse_text(document, "the ticket", name) for name in ("uuid", "plan"))
     part = _parse_number(document, "the ticket", "part", 0)
     if uuid is None or plan is None or part is None:
         raise InvalidOptionError("the ticket has only some of uuid, plan and part; request the flight info again")
@@ -98,7 +98,7 @@ def _parse_object(text: bytes, of: str) -> Mapping[str, Any]:
             f'{of} is not valid JSON: {quote(str(error))}; send an object, such as {{"table": "sales.orders"}}'
         ) from error
     if not isinstance(document, dict):
-        raise InvalidOptionError(f'{of} is valid JSON but not an object; send one, such as {{"table": "sales.orders"}}')
+        raise InvalidOptionError(f'{of} is not a JSON object; send an object, such as {{"table": "sales.orders"}}')
     return document
 
 
@@ -106,15 +106,15 @@ def _parse_request(document: Mapping[str, Any], of: str, allowed: Sequence[str])
     for name in document:
         if name not in allowed:
             near = find_nearest(name, _FIELDS)
-            hint = f"did you mean {near}?" if near else f"there are {', '.join(_FIELDS)}"
+            hint = f"did you mean {near}?" if near else f"expected {', '.join(_FIELDS)}"
             raise InvalidOptionError(f"{of} has an unknown field {quote(name)}; {hint}")
-    table = _parse_text(document, of, "table", str)
+    table = _parse_text(document, of, "table")
     if table is None:
-        raise InvalidOptionError(f'{of} names no table; say for example {{"table": "sales.orders"}}')
+        raise InvalidOptionError(f'{of} has no table; send, for example, {{"table": "sales.orders"}}')
     return ReadRequest(
         table,
         _parse_columns(document, of),
-        _parse_text(document, of, "where", str),
+        _parse_text(document, of, "where"),
         _parse_number(document, of, "limit", 0),
         _parse_version(document, of),
         _parse_number(document, of, "snapshot", -_NUMBER_MAX),
@@ -136,10 +136,10 @@ def _parse_version(document: Mapping[str, Any], of: str) -> int | str | None:
     return value if isinstance(value, str) else _parse_number(document, of, "version", 1)
 
 
-def _parse_text(document: Mapping[str, Any], of: str, name: str, kind: type[str]) -> str | None:
+def _parse_text(document: Mapping[str, Any], of: str, name: str) -> str | None:
     value = document.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a text")
+    if value is not None and not isinstance(value, str):
+        raise InvalidOptionError(f"{of}: {name} is {quote(value)}, expected a string")
     return value
 
 

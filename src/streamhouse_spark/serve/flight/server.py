@@ -1,8 +1,8 @@
 """Bulk reads over Arrow Flight: ``streamhouse serve --flight-port``.
 
 `GetFlightInfo` pins a table state and returns one ticket per part; `DoGet` streams a part. Rows are read as the client
-consumes them: gRPC's back-pressure stops the read while a client is slow. Every call needs a token and a right on its
-table, `DoGet` too: the ticket may come from another client.
+consumes them: gRPC's back-pressure pauses the read while a client is slow. Every call requires a token and a right on
+its table, also `DoGet`, because its ticket may come from another client.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from streamhouse_spark.core.concurrency import new_event, new_lock
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError
 from streamhouse_spark.serve.acl import require_definition
 from streamhouse_spark.serve.app_context import AppContext
@@ -50,9 +50,9 @@ logger = logging.getLogger(__name__)
 
 STREAMS_MAX: Final = 64
 STREAMS_OF_CLIENT_MAX: Final = 32
-"""Streams per client, so that one client cannot keep others out."""
+"""Maximum streams per client, so that a client cannot exclude other clients."""
 _READ_ONLY: Final = (
-    "Arrow Flight only reads here: GetFlightInfo, GetSchema, ListFlights, DoGet; write rows with POST "
+    "Arrow Flight is read-only (GetFlightInfo, GetSchema, ListFlights, DoGet); write rows with POST "
     "/api/v1/tables/<table>/rows, or with Python or Spark"
 )
 
@@ -61,17 +61,17 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _hide_file_path(method: Method) -> Method:
-    """Return a method whose frames, in tracebacks that pyarrow sends to clients, do not show this machine's paths."""
+    """Hide the path of a method's file in tracebacks, which pyarrow sends to clients."""
     assert isinstance(method, FunctionType)
     method.__code__ = method.__code__.replace(co_filename="streamhouse")
     return method
 
 
 class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Listens from its construction. Safe for threads: each call runs in its own thread."""
+    """The Arrow Flight server. It listens once it is constructed. Safe for threads: each call has a thread."""
 
     def __init__(self, shared: AppContext, listening: ListenAddress) -> None:
-        """Raises `InvalidOptionError` for an address on which the server cannot listen."""
+        """Raises `InvalidOptionError` for an unavailable address."""
         self._shared = shared
         self._calls = FlightCalls(shared)
         self._reads = FlightReadService(shared.tables)
@@ -90,16 +90,15 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             )
         except (OSError, pa.ArrowException) as error:
             raise InvalidOptionError(
-                f"cannot listen at {listening.host}:{port}: it is in use, or not an address of this machine; give "
-                "another --flight-port"
+                f"cannot listen at {listening.host}:{port}: the port is in use, or the address is not one of this "
+                "machine; use another --flight-port"
             ) from error
         self.url = f"{base}:{self.port}"
 
     def stop(self, timeout_s: float) -> bool:
-        """Reject new calls, and end streams between two batches. Return whether all have ended.
+        """Reject new calls, and end streams between two batches. Return whether all streams have ended.
 
-        A stream whose client consumes nothing is abandoned, with a gRPC thread that waits for it even at interpreter
-        exit.
+        A stream whose client consumes nothing is abandoned. Its gRPC thread waits forever, also at interpreter exit.
         """
         self._stopping.set()
         ending = threading.Thread(target=self.shutdown, daemon=True)
@@ -112,7 +111,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     # -- calls that read ----------------------------------------------------------------------------------------------
 
     def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        """List the tables that the client may read, all of them or those of the database in ``criteria``."""
+        """List the tables that the client may read, optionally of the database in ``criteria``."""
         return iter(self._calls.run_call("ListFlights", context, lambda call: self._list_tables(call, criteria)))
 
     def get_flight_info(
@@ -128,8 +127,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
         """Return the columns.
 
-        Its errors are Arrow's `UnknownError`, because pyarrow does not translate Flight errors here; their texts begin
-        with the condition.
+        Clients get errors as Arrow's `UnknownError`, because pyarrow does not convert Flight errors of this method. The
+        text starts with the condition.
         """
 
         def answer(call: Call) -> flight.SchemaResult:
@@ -142,7 +141,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         raise failed
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Stream the rows of a ticket. Raises while streaming like `Rows`."""
+        """Stream the rows of a ticket. The stream raises the errors of `Rows.batches`."""
 
         def answer(call: Call) -> flight.FlightDataStream:
             parsed = parse_ticket(ticket.ticket)
@@ -154,7 +153,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return self._calls.run_call("DoGet", context, answer)
 
     def _parse_descriptor(self, call: Call, descriptor: flight.FlightDescriptor) -> ReadRequest:
-        """Return the request of a descriptor, for a table that the client may read."""
+        """Parse the request of a descriptor, and check the right to read its table."""
         is_path = descriptor.descriptor_type == flight.DescriptorType.PATH
         request = parse_path(descriptor.path) if is_path else parse_command(descriptor.command or b"")
         self._require_read(call, request.table)
@@ -175,7 +174,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return opened.each(_make_listed_info)
 
     def _can_see_database(self, call: Call, database: str) -> bool:
-        """Return whether a database exists and the client has a right on one of its tables."""
+        """Return whether a database exists, and the client has a right on one of its tables."""
         return call.client_or_unknown.can_read_all() or (
             call.client_or_unknown.can_see_database(database) and database in self._shared.tables.warehouse.databases()
         )
@@ -194,13 +193,13 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             )
 
     def _stream_owner(self, call: Call) -> str:
-        """Return the name that a client's streams are counted by; without tokens, its address."""
+        """Return the name by which a client's streams are counted, or without tokens its address."""
         return call.address if self._shared.admission.access.is_open else call.client_or_unknown.name
 
     def _register_stream(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
         """Count a stream while it exists, even if its client disconnects before the first batch.
 
-        Raises `CallRefusedError` if other streams took the room since `_require_room`.
+        Raises `CallRefusedError` if other streams reached the limit since `_require_room`.
         """
         stream, name = self._stream_batches(call, rows), self._stream_owner(call)
         with self._lock:
@@ -214,9 +213,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             for batch in rows:
                 if self._stopping.is_set():
-                    raise rejection_error(Refusal(503, "this server is stopping; retry later, or on another server"))
+                    raise rejection_error(Refusal(503, "this server is stopping; retry later, or use another server"))
                 if ends_s is not None and self._clock.now_ms() / 1000 >= ends_s:
-                    raise rejection_error(Refusal(401, "the token has expired; send a valid one"))
+                    raise rejection_error(Refusal(401, "the token has expired; send a valid token"))
                 yield batch
         except StreamhouseError as error:
             raise flight_error(error) from None
@@ -242,7 +241,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         return self._calls.run_call("ListActions", context, lambda _: [])
 
     def _refuse(self, method: str, context: flight.ServerCallContext) -> NoReturn:
-        def answer(call: Call) -> NoReturn:  # noqa: ARG001 - whoever calls
+        def answer(call: Call) -> NoReturn:  # noqa: ARG001 - for any client
             raise InvalidOptionError(_READ_ONLY)
 
         self._calls.run_call(method, context, answer)
@@ -250,7 +249,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
 
 def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-    """Return an info without locations: any server of the warehouse accepts the tickets."""
+    """Return the info without locations, because any server of the warehouse accepts the tickets."""
     endpoints = [flight.FlightEndpoint(ticket.to_bytes(), []) for ticket in offer.tickets]
     num_rows, num_bytes = (-1 if number is None else number for number in (offer.num_rows, offer.num_bytes))
     pinned = json.dumps({"version": offer.version}) if offer.version is not None else "{}"
@@ -258,7 +257,7 @@ def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight
 
 
 def _make_listed_info(table: Table) -> flight.FlightInfo:
-    """Return the info of a table with a ticket for all rows of the latest state at the time of the read."""
+    """Return the info of a table with a ticket for all rows of its latest state."""
     state = table.state
     offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), count_rows(state))
     return _to_flight_info(offer, flight.FlightDescriptor.for_path(table.name))
@@ -271,7 +270,7 @@ def _read_certificates(listening: ListenAddress) -> list[tuple[bytes, bytes]] | 
 
 
 def _require_free_port(host: str, port: int) -> None:
-    """Raise `OSError` for a port that another process listens on: gRPC would share it silently."""
+    """Raise `OSError` for a port on which another process listens, because gRPC would silently share the port."""
     if not port:
         return
     family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

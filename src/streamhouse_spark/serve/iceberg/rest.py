@@ -1,8 +1,8 @@
 """Read-only Iceberg REST catalog. See the OpenAPI document of the Iceberg project.
 
-``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows; ``orders$history`` and the like are system
-tables; ``orders$lake`` is the lake table itself. For engines whose names have no ``$``, the catalog ``warehouse=lake``
-contains lake tables only.
+``/v1/namespaces/{db}/tables/orders`` is the lake table with the hot rows, ``orders$lake`` is the lake table, and names
+such as ``orders$history`` are system tables. For engines that do not permit ``$`` in names, the catalog
+``warehouse=lake`` contains lake tables only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from streamhouse_spark.table.system_views import LAKE
 LAKE_ONLY: Final = "lake"
 """Warehouse name and prefix of the catalog that contains lake tables only."""
 _READ_ONLY: Final = (
-    "this catalog is read-only: it shows streamhouse tables to engines, hot rows included; write with Spark's catalog "
-    "'streamhouse', with Python (append, upsert), or with POST /api/v1/tables/<table>/rows"
+    "this catalog is read-only; write with Spark's catalog 'streamhouse', with Python (append, upsert), or with POST "
+    "/api/v1/tables/<table>/rows"
 )
 _ENDPOINTS: Final = [
     "GET /v1/{prefix}/namespaces",
@@ -54,9 +54,8 @@ _REJECTED_ENDPOINTS: Final = [
     "POST /v1/{prefix}/tables/rename",
     "POST /v1/{prefix}/transactions/commit",
 ]
-"""Writes that are listed so that clients send them and get our error, which says how to write.
-
-Iceberg's Java library and pyiceberg do not send what a server does not list, and report only that."""
+"""Writes, which are listed so that clients send them and get our error with the remedy. Iceberg's Java library and
+pyiceberg do not send requests that a server does not list, and report no remedy."""
 _CREDENTIALS: Final = "GET /v1/{prefix}/namespaces/{namespace}/tables/{table}/credentials"
 _DELEGATION: Final = "x-iceberg-access-delegation"
 _VENDED_CREDENTIALS: Final = "vended-credentials"
@@ -73,7 +72,7 @@ def iceberg_routes(
     system: SystemDocuments | None = None,
     stale_fallback: StaleFallback | None = None,
 ) -> list[Route]:
-    """Return the routes below ``/iceberg``. Clients receive ``client_config``: it has no credentials."""
+    """Return the routes below ``/iceberg``. Clients receive ``client_config``, which must not contain credentials."""
     return _Catalog(tables, client_config, vending, system or SystemDocuments(), stale_fallback).routes()
 
 
@@ -142,7 +141,7 @@ class _Catalog:
     def _config(self, request: Request) -> Response:
         warehouse = request.query_params.get("warehouse", "")
         if warehouse not in ("", "streamhouse", LAKE_ONLY):
-            text = f"there is no warehouse {warehouse!r}: name 'streamhouse', or '{LAKE_ONLY}' for lake tables alone"
+            text = f"there is no warehouse {warehouse!r}; use 'streamhouse', or '{LAKE_ONLY}' for lake tables only"
             return iceberg_error(404, "NoSuchWarehouseException", text)
         overrides = {"prefix": LAKE_ONLY} if warehouse == LAKE_ONLY else {}
         endpoints = [*_ENDPOINTS, *_REJECTED_ENDPOINTS, *([_CREDENTIALS] if self._vending is not None else [])]
@@ -151,7 +150,7 @@ class _Catalog:
     def _namespaces(self, request: Request) -> Response:
         client, parent = client_of(request), request.query_params.get("parent")
         if parent:
-            self._require_visible(request, parent)  # and no namespace is inside of another one
+            self._require_visible(request, parent)  # namespaces are not nested
             return JSONResponse({"namespaces": []})
         names = [name for name in self._warehouse.databases() if client.can_see_database(name)]
         return JSONResponse({"namespaces": [[name] for name in names]})
@@ -166,10 +165,7 @@ class _Catalog:
         return self._require_visible(request, str(request.path_params["namespace"]))
 
     def _require_visible(self, request: Request, name: str) -> str:
-        """Return the namespace.
-
-        Raises the same `TableNotFoundError` if it does not exist and if the client has no right on any of its tables.
-        """
+        """Return the namespace. Raises `TableNotFoundError` if it does not exist, or the client may not see it."""
         client = client_of(request)
         if not client.can_see_database(name) or name not in self._warehouse.databases():
             raise database_not_found(client, name)
@@ -183,16 +179,16 @@ class _Catalog:
         return JSONResponse({"identifiers": [{"namespace": [name], "name": table} for table in names]})
 
     def _views(self, request: Request) -> Response:
-        """Return no views: engines request them before they load a table."""
+        """Return an empty list, because engines request views before they load a table."""
         self._visible_namespace(request)
         return JSONResponse({"identifiers": []})
 
     def _view(self, request: Request) -> Response:
         name = f"{self._visible_namespace(request)}.{request.path_params['view']}"
-        raise TableNotFoundError(f"there is no view {name[:200]} in this catalog: it shows tables; load a table")
+        raise TableNotFoundError(f"there is no view {name[:200]}; load a table, because this catalog has no views")
 
     def _requested_table(self, request: Request) -> tuple[ServedTable, str | None]:
-        """Return the requested table and the suffix: `LAKE` for the lake."""
+        """Return the requested table, and the suffix of its name, which is `LAKE` in the catalog of lake tables."""
         suffix = request.path_params["table"].partition("$")[2]
         if not suffix and _is_lake_catalog(request):
             suffix = LAKE
@@ -202,7 +198,7 @@ class _Catalog:
         return served, suffix.lower() or None
 
     def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
-        """Return the document, and the reason if it falls back to the lake alone."""
+        """Return the document, and the reason if it does not contain the hot rows."""
         if suffix is None:
             return self._fallback.document(table) if self._fallback is not None else (table.newest(), None)
         return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
@@ -246,7 +242,7 @@ class _Catalog:
         return JSONResponse(body, headers=_audit_credentials(request, vended))
 
     def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
-        """Raise like `_document` for a table that this catalog does not have, without building a document."""
+        """Raise the errors of `_document` for a table that this catalog does not have. Builds no document."""
         if suffix == LAKE:
             table.lake()
         elif suffix is None:
@@ -255,7 +251,7 @@ class _Catalog:
             self._system.require_shown(table.table, suffix)
 
     def _report_metrics(self, request: Request) -> Response:
-        """Accept and discard an engine's scan report."""
+        """Accept a scan report of an engine, and discard it."""
         self._require_loadable(*self._requested_table(request))
         return _no_content(request)
 
@@ -268,24 +264,24 @@ class _Catalog:
 
 
 def _base_table(request: Request) -> str:
-    """Return the requested table without the suffix of what is shown of it."""
+    """Return the requested table without a suffix."""
     return f"{request.path_params['namespace']}.{request.path_params['table'].partition('$')[0]}"
 
 
 def _audit_credentials(request: Request, vended: VendedCredentials) -> dict[str, str]:
-    """Record in the audit log that a client gets credentials; returns the response headers."""
+    """Record in the audit log that a client gets credentials. Returns the response headers."""
     request.scope.setdefault("state", {})["credentials_until"] = vended.ends
     return {"Cache-Control": "no-store"}
 
 
 def _format_warning(reason: str) -> str:
-    """Return the value of a `Warning` header, with characters that a header can contain."""
+    """Return the value of a `Warning` header, without characters that a header cannot contain."""
     plain = "".join(c if " " <= c <= "~" and c not in '"\\' else "?" for c in reason)
-    return f'199 streamhouse "the rows of the lake alone: {plain[:300]}"'
+    return f'199 streamhouse "without hot rows: {plain[:300]}"'
 
 
 def _with_refs_only(text: str) -> str:
-    """Return the metadata with only the snapshots that a branch or tag refers to."""
+    """Return the metadata without snapshots that no branch or tag references."""
     metadata = json.loads(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     metadata["snapshots"] = [snapshot for snapshot in metadata["snapshots"] if snapshot["snapshot-id"] in named]
@@ -293,7 +289,7 @@ def _with_refs_only(text: str) -> str:
 
 
 def _is_lake_catalog(request: Request) -> bool:
-    """Return whether the request is to the catalog of lake tables."""
+    """Return whether the request is for the catalog of lake tables."""
     return bool(request.scope["path"].startswith(f"{request.scope.get('root_path', '')}/v1/{LAKE_ONLY}/"))
 
 
@@ -314,8 +310,7 @@ _LIST: Final = re.compile(rf"[ \t,]*(?:{_TAG.pattern}[ \t]*(?:,[ \t,]*|$))+")
 def is_current(if_none_match: Sequence[str], etag: str) -> bool:
     """Return whether the values of ``If-None-Match`` match an entity tag (RFC 9110).
 
-    ``*`` matches any document. Tags are compared weakly, as for reads: ``"a"`` matches ``W/"a"``. A malformed value
-    matches nothing.
+    ``*`` matches any document. Tags are compared weakly: ``"a"`` matches ``W/"a"``. A malformed value matches nothing.
     """
     value = ",".join(if_none_match).strip()
     if value == "*":

@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_epoch
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX, virtual_epoch
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,

@@ -16,10 +16,10 @@ import pyarrow as pa
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX, virtual_location
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX, virtual_location
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.lake.iceberg.file_io import commit_answers
+from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
 from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.state import TableState
@@ -121,7 +121,7 @@ def write_inline_table(storage: Storage, world: World, location: str, rows: pa.T
     WarehouseIdentity(storage).require(f"making the table {folder}")
     catalog = FileCatalog(storage, world=world)
     namespace = VIRTUAL_PREFIX.rstrip("/").rpartition("/")[2]
-    with commit_answers(f"making the table {folder}"):
+    with translate_commit_errors(f"making the table {folder}"):
         table = catalog.create_table((namespace, folder), rows.schema, properties={"format-version": "2"})
         if rows.num_rows:
             table.append(rows)

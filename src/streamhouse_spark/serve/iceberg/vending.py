@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import VIRTUAL_PREFIX
+from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.iceberg.clone import find_out_of_place_location
 from streamhouse_spark.lake.iceberg.table import IcebergLake
@@ -118,7 +118,7 @@ class CredentialVendor:
             return
         lake = table.open_lake()
         assert isinstance(lake, IcebergLake)
-        stray = find_out_of_place_location(lake.place, with_files=state.parsed.datalake_adopted is not None)
+        stray = find_out_of_place_location(lake.binding, with_files=state.parsed.datalake_adopted is not None)
         if stray is not None:
             raise LakeMismatchError(
                 f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "

@@ -1,7 +1,7 @@
 """The client interface of object stores: every method sends one request once, synchronously.
 
-Names are complete: they start at the root of the bucket (for Azure the container, for HDFS the file system). Every
-failed request raises one of the client's `failures`, which `judge` classifies.
+Names are complete: they start at the root of the bucket, of the Azure container or of the HDFS file system. Every
+failed request raises one of the client's `failures`, which `classify` classifies.
 """
 
 from __future__ import annotations
@@ -9,37 +9,40 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Hashable, Sequence
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.lazy_dataclass import dataclass
+from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.retry import Failure
-from streamhouse_spark.storage.remote.settings import TokenFile
+from streamhouse_spark.storage.remote.setting_parsers import mask_secrets
 
 _DATE_RESOLUTION_MS = 1000
 
 
 class StoreClock:
-    """The store's time as an offset from a monotonic clock.
+    """The clock of the store, as an offset from a monotonic clock.
 
-    Each response bounds the offset: its ``Date`` (truncated to whole seconds) was written between sending the request
-    and receiving the response. Bounds of many responses are intersected, so the error falls below a second. Bounds that
-    contradict the latest response (the store's clock was set, or another front end responded) are dropped.
+    The ``Date`` of a response was written between sending the request and receiving the response, and is truncated to
+    whole seconds. So each response bounds the offset. Intersecting the bounds of many responses reduces the error below
+    a second. If a response contradicts the bounds, because the store's clock was set or another front end responded,
+    its bounds replace them.
 
-    The returned time decreases only then. A narrower bound may lie before a time that was returned already, and two
-    commits of one process would have decreasing times.
+    Times never decrease between two such replacements: a narrower bound may imply an earlier time than a returned one,
+    and two commits of one process would have decreasing times.
     """
 
     def __init__(self, boot_ms: Callable[[], int]) -> None:
         self._boot_ms = boot_ms
         self._bounds: tuple[int, int] | None = None
         self._store_ms = 0
-        """The latest time that was returned since the bounds were last dropped."""
+        """The latest returned time since the bounds were last replaced."""
         self._lock = new_lock()
 
     def observe(self, date: str | None, sent_boot_ms: int, received_boot_ms: int) -> None:
-        """Process the ``Date`` header of a response; an absent or invalid one is ignored."""
+        """Process the ``Date`` header of a response. An absent or invalid header is ignored."""
         try:
             date_ms = int(parsedate_to_datetime(date or "").timestamp()) * 1000
         except ValueError:
@@ -55,7 +58,7 @@ class StoreClock:
             self._bounds = low, high
 
     def now_ms(self) -> int | None:
-        """Return the store's time; None before the first response."""
+        """Return the time of the store's clock, or None before the first response."""
         with self._lock:
             if self._bounds is None:
                 return None
@@ -70,9 +73,9 @@ V = TypeVar("V")
 
 
 class ClientCache(Generic[K, V]):
-    """Creates a client at its first use, and caches a few. A forked child creates its own.
+    """Creates a client at its first use, and caches a few.
 
-    It must not use its parent's connections.
+    A forked child creates its own clients, because it must not use the connections of its parent.
     """
 
     def __init__(self, connect: Callable[[K], V]) -> None:
@@ -115,9 +118,54 @@ class Page:
 
     blobs: Sequence[Blob]
     prefixes: Sequence[str]
-    """Names of folders, which end with the delimiter."""
-    following: str | None
-    """The continuation token of the next page."""
+    """Names of folders, with the trailing delimiter."""
+    next_token: str | None
+    """The continuation token of the next page, or None for the last page."""
+
+
+class TokenFile:
+    """A secret in a file, which is read again when a store rejects it. Thread-safe."""
+
+    def __init__(self, path: str, setting: str) -> None:
+        """``setting`` is the setting that names the file. Raises `StorageRefusedError` if the file cannot be read."""
+        self._path = path
+        self._setting = setting
+        self._lock = new_lock()
+        self.text = self._read()
+        self.version = 0
+        """Number of renewals."""
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Texts that must never appear in a message."""
+        return mask_secrets(self.text)
+
+    def renew(self, version: int) -> bool:
+        """Read the file again, and return whether the secret differs from that of ``version``.
+
+        Raises `StorageRefusedError` if the file cannot be read.
+        """
+        with self._lock:
+            if version == self.version and (text := self._read()) != self.text:
+                self.text = text
+                self.version += 1
+            return version != self.version
+
+    def _read(self) -> str:
+        try:
+            text = Path(self._path).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise StorageRefusedError(
+                f"cannot read the file of {self._setting}: {error}; write the secret to the file, and make it "
+                "readable for this process"
+            ) from error
+        if not text:
+            raise StorageRefusedError(f"the file of {self._setting}, {self._path}, is empty: write the secret into it")
+        return text
+
+
+def open_token_file(path: str | None, setting: str) -> TokenFile | None:
+    return TokenFile(path, setting) if path else None
 
 
 class MultipartUpload(Protocol):
@@ -127,39 +175,39 @@ class MultipartUpload(Protocol):
         """Send a part. Numbers start at 1."""
 
     def finish(self) -> None:
-        """Make the object visible, unless one exists."""
+        """Make the object visible if the key is absent."""
 
     def abort(self) -> None:
-        """Remove the parts that were sent."""
+        """Remove the uploaded parts."""
 
 
 class BlobClient(Protocol):
-    """A connected client with the requests that every store has. Thread-safe, for one process."""
+    """A connected client with the requests that every store supports. Thread-safe, for one process."""
 
     clock: StoreClock
     failures: tuple[type[Exception], ...]
     """Every exception that a request can raise, except bugs."""
     condition: str
-    """The store's name for put-if-absent."""
+    """The store's mechanism for put-if-absent, for messages."""
     is_known: bool
-    """Whether the store is known to decide between racing writers."""
+    """Whether concurrent puts of this store are known to be atomic."""
     token_file: TokenFile | None
-    """The file with the secret of requests, if there is one."""
+    """The file with the secret of requests, if configured."""
 
-    def judge(self, error: Exception) -> Failure:
+    def classify_failure(self, error: Exception) -> Failure:
         """Classify a failure."""
 
     def get(self, name: str) -> bytes: ...
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
-        """Read bytes; fewer at the end of the object."""
+        """Read a byte range, which the end of the object truncates."""
 
     def size_bytes(self, name: str) -> int: ...
 
     def delete(self, name: str) -> None: ...
 
-    def ask_time(self) -> None:
-        """Send a small request, so that `clock` learns the store's time from the response."""
+    def request_time(self) -> None:
+        """Send a small request, so that `clock` reads the time from the response."""
 
 
 class Blobs(BlobClient, Protocol):
@@ -171,8 +219,8 @@ class Blobs(BlobClient, Protocol):
         """Return the attempt id in an object's metadata."""
 
     def put(self, name: str, body: Bytes, *, is_absent: bool, attempt: str | None = None) -> None:
-        """Store an object. With ``is_absent`` only if none exists."""
+        """Store an object. With ``is_absent``, only if the key is absent."""
 
     def begin(self, name: str, attempt: str) -> MultipartUpload: ...
 
-    def page(self, prefix: str, delimiter: str | None, following: str | None) -> Page: ...
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page: ...

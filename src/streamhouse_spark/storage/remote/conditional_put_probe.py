@@ -1,9 +1,10 @@
-"""Proves before the first write that a store keeps the guarantees that commits depend on.
+"""Verifies before the first write that a store keeps the guarantees that commits depend on.
 
-Sequential puts cannot detect a store that checks for the object and writes it in two steps: it rejects the second one.
-Of racing puts it acknowledges several, if they overlap. If the client can hold back the end of its requests, all start
-before the first one ends, and a store that checks at the start of a request is always detected. One that checks at the
-end is detected only by chance. A race that detects nothing then proves nothing, but makes such a store unlikely.
+Sequential puts cannot detect a store that checks for the object and writes it in two separate steps, because it rejects
+the second put. Such a store acknowledges several concurrent puts if they overlap. Some clients can hold back the end of
+their requests, so that all puts start before the first one ends. This always detects a store that checks at the start
+of a request. A store that checks at the end is detected only by chance. So a passed test is no proof of atomic puts,
+but strong evidence.
 """
 
 from __future__ import annotations
@@ -18,12 +19,10 @@ from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, Sto
 from streamhouse_spark.storage.base import Storage
 
 ROUNDS = 12
-"""Detection is a matter of chance: a two-step store has one winner in many rounds, but rarely in all of these."""
+"""Detection depends on chance: a store with separate steps has one winner in many rounds, but rarely in all of them."""
 RACERS = 8
 BODY_BYTES = 400 << 10
-"""Size of each racer's object: while it arrives, other requests check. Smaller ones are stored before the next request
-is sent.
-"""
+"""Size of the object of each concurrent put. The store would complete a smaller put before the next request arrives."""
 HELD_ROUNDS = 2
 HELD_BYTES = 64 << 10
 
@@ -32,19 +31,19 @@ HELD_BYTES = 64 << 10
 class ConcurrentPutProbe(Protocol):
     """A store whose client can hold back the end of requests."""
 
-    def put_together(self, key: str, bodies: Sequence[bytes]) -> list[StorageError | None]:
+    def put_concurrently(self, key: str, bodies: Sequence[bytes]) -> list[StorageError | None]:
         """Put all bodies under one new key, if absent, so that none ends before all have started.
 
-        None stands for an acknowledged put.
+        Returns None for an acknowledged put.
         """
 
 
 def race(storage: Storage, prefix: str) -> None:
-    """Let threads put the same new keys below ``prefix`` concurrently, and remove what they put.
+    """Put the same new keys below ``prefix`` from several threads, and remove the objects.
 
-    An unknown outcome of one put is not a fault: the store may report it while another put is in progress. Raises
-    `StorageError` if two puts of one key are acknowledged, if the stored object is not the acknowledged one, or if no
-    put of a round gets a response.
+    An unknown outcome of one put is no fault: the store may report it while another put is in progress. Raises
+    `StorageError` if two puts of a key are acknowledged, if the stored object is not the acknowledged one, or if no put
+    of a round gets a response.
     """
     held = HELD_ROUNDS if isinstance(storage, ConcurrentPutProbe) else 0
     for number in range(held + ROUNDS):
@@ -63,7 +62,7 @@ def race(storage: Storage, prefix: str) -> None:
 def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
     if is_held and isinstance(storage, ConcurrentPutProbe):
         bodies = [bytes([racer]) * HELD_BYTES for racer in range(RACERS)]
-        failures = storage.put_together(key, bodies)
+        failures = storage.put_concurrently(key, bodies)
     else:
         bodies = [bytes([racer]) * BODY_BYTES for racer in range(RACERS)]
         failures = list(parallel_map(lambda body: _put(storage, key, body), bodies, threads_max=RACERS))
@@ -78,8 +77,8 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         stored = storage.read(key)
     if len(winners) > 1 or (winners and stored != winners[0]):
         raise StorageError(
-            f"{storage.url} does not decide between writers: of {RACERS} concurrent puts of one object, if absent, "
-            f"{len(winners)} were acknowledged, so that writers would overwrite each other's commits; "
+            f"{storage.url} does not support atomic conditional writes: of {RACERS} concurrent puts of one absent "
+            f"object, {len(winners)} were acknowledged, so that writers would overwrite each other's commits; "
             "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do",
         )
 
@@ -98,10 +97,10 @@ CLOCK_SKEW_MS_MAX: Final = 5 * 60_000
 
 
 def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted: bool) -> None:
-    """Test reads, put-if-absent, read-after-write and deletes on probe objects, and remove them.
+    """Verify reads, put-if-absent, read-after-write and deletes with probe objects, and remove the objects.
 
-    Racing puts are tested too, unless the store ``is_trusted`` to decide between them. ``condition`` is the store's
-    name for put-if-absent. Raises `StorageError` with the remedy.
+    Concurrent puts are also verified, unless the store ``is_trusted`` to support them. ``condition`` is the store's
+    mechanism for put-if-absent. Raises `StorageError` with the remedy.
     """
     key = f"{TEMPORARY}probe-{world.ids.new_uuid()}"
     try:
@@ -120,7 +119,7 @@ def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted
 def _probe(storage: Storage, key: str, condition: str) -> None:
     with suppress(ObjectNotFoundError):
         storage.read(key)
-    with suppress(ObjectExistsError):  # the client may have resent it; no other writer has this name
+    with suppress(ObjectExistsError):  # the client may have resent the put; no other writer uses this name
         storage.put_if_absent(key, b"first")
     try:
         storage.put_if_absent(key, b"second")
@@ -137,24 +136,22 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
         content = b"nothing"
     if content != b"first":
         raise StorageError(
-            f"{storage.url} does not return what was written: expected 'first', found {content[:20]!r}; use a store "
-            "with read-after-write consistency, without a cache before it",
+            f"{storage.url} does not return what was written: found {content[:20]!r}, expected 'first'; use a store "
+            "with read-after-write consistency, without a cache in between",
         )
 
 
 def require_clock(storage: Storage, world: World) -> None:
-    """Raise `StorageRefusedError` if this machine's clock differs too much from the store's. Nothing is
-    written then.
-    """
+    """Raise `StorageRefusedError` before a write if this machine's clock differs too much from the store's."""
     skew_ms = world.clock.now_ms() - storage.now_ms()
     if abs(skew_ms) > CLOCK_SKEW_MS_MAX:
         raise StorageRefusedError(
             f"cannot write to {storage.url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
-            f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, at most {CLOCK_SKEW_MS_MAX // 1000} are "
-            "allowed; set the clock (NTP), then try again",
+            f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, expected at most {CLOCK_SKEW_MS_MAX // 1000}; "
+            "set the clock (NTP), then retry",
         )
 
 
 def is_object(key: str) -> bool:
-    """Return whether the key is neither a folder marker, as consoles create them, nor a probe."""
+    """Return whether the key is neither a folder marker, as consoles create, nor a probe object."""
     return key != "" and not key.endswith("/") and not key.rpartition("/")[2].startswith(TEMPORARY)

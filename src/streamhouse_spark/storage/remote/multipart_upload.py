@@ -15,17 +15,17 @@ PART_BYTES: Final = 8 << 20
 PARTS_IN_FLIGHT_MAX: Final = 4
 PARTS_MAX: Final = 10_000
 ATTEMPT: Final = "attempt"
-"""The metadata key of the attempt id that wrote an object."""
+"""The metadata key of the attempt id. Each attempt to write an object has its own id."""
 
 
 class Parts(Protocol):
-    """The requests of one upload, each with retries. They raise `StorageError`."""
+    """The requests of one upload, which are retried. They raise `StorageError`."""
 
     in_flight_max: int
-    """Parts that the store accepts concurrently."""
+    """Number of parts that the store accepts concurrently."""
 
     def put_whole(self, body: io.BytesIO) -> None:
-        """Store an object of one part, unless one exists."""
+        """Store an object of one part if the key is absent."""
 
     def begin(self) -> None:
         """Start an upload of several parts."""
@@ -34,22 +34,22 @@ class Parts(Protocol):
         """Send a part. Numbers start at 1."""
 
     def finish(self) -> None:
-        """Make the object visible, unless one exists."""
+        """Make the object visible if the key is absent."""
 
     def abort(self) -> None:
-        """Remove the parts that were sent."""
+        """Remove the uploaded parts."""
 
     def stored_attempt(self) -> str | None:
         """Return the attempt id of the stored object. Raises `ObjectNotFoundError`."""
 
 
 class UploadSink:
-    """The sink of ``create`` on an object store.
+    """The sink of `Storage.create` on an object store.
 
-    Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory; an object has at most 78 GiB. An object
-    of one part is one request. An exception in the context, or a failed request, aborts the upload and leaves nothing.
-    The object carries the attempt id, so that an object that was stored but not acknowledged is recognised, whatever
-    the store reported.
+    Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory. An object has at most 78 GiB; an object
+    of one part needs one request. An exception in the context, or a failed request, aborts the upload and leaves
+    nothing. The attempt id in the object's metadata identifies an object that was stored although the store reported a
+    failure.
     """
 
     def __init__(self, parts: Parts, key: str, attempt: str) -> None:
@@ -133,7 +133,7 @@ class UploadSink:
         try:
             self._requests.abort()
         except StorageError as error:
-            reason.add_note(f"the parts uploaded so far remain: {error}")
+            reason.add_note(f"the uploaded parts remain: {error}")
 
     def _end_pool(self) -> None:
         if self._pool is not None:

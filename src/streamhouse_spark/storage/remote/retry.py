@@ -1,8 +1,9 @@
 """Failed requests and their retries.
 
 A client sends each request once. An unknown outcome of a conditional write therefore reaches the caller, which reads
-the object back; all other requests are idempotent. With configured patience conditional writes are retried too: a retry
-that finds the object of the first request reports that it exists, and the caller recognises its own.
+the object back. All other requests are idempotent and are retried. A configured retry policy also retries conditional
+writes: if a retry finds the object of the first attempt, it reports that the object exists, and the caller recognises
+its content.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from streamhouse_spark.storage.request_metrics import RequestCounts
 
 _MESSAGE_CHARS_MAX: Final = 200
 
-UNKNOWN_OUTCOME: Final = "the outcome of a write is unknown: read it back; try again"
-SLOW_DOWN: Final = "the store limits the request rate: try again later, or use fewer writers and larger batches"
+UNKNOWN_OUTCOME: Final = "the outcome of a write is unknown: read the object back; retry"
+SLOW_DOWN: Final = "the store limits the request rate: retry later, or use fewer writers and larger batches"
 
 
 class FailureKind(enum.Enum):
     ABSENT = "absent"
     EXISTS = "exists"
     THROTTLED = "throttled"
-    """The store rejected the request because of its rate; nothing was done."""
+    """The store rejected the request to limit its rate, and did nothing."""
     TRANSIENT = "transient"
-    """The request may or may not have been done; an idempotent one may be retried."""
+    """The outcome is unknown. An idempotent request may be retried."""
     FINAL = "final"
     """A retry does not help."""
 
@@ -45,30 +46,33 @@ class Failure:
 
     kind: FailureKind
     message: str
-    """The message of the store or of the client."""
+    """The message of the store or the client."""
     remedy: str
     is_refused: bool = False
-    """Whether this user lacks a permission, or is unknown."""
+    """Whether this user is unknown or has insufficient permissions."""
 
-    def error(self, doing: str, where: str) -> StorageError:
-        """Return the package's error. ``doing`` is the verb, ``where`` the URL of the object."""
+    def error(self, verb: str, where: str) -> StorageError:
+        """Convert the failure to an exception of this package.
+
+        ``verb`` names the failed action in its message, such as "write". ``where`` is the URL of the object.
+        """
         if self.kind is FailureKind.ABSENT:
             return ObjectNotFoundError.of(where)
         if self.kind is FailureKind.EXISTS:
             return ObjectExistsError(f"{where} exists")
         kind = StorageRefusedError if self.is_refused else StorageError
-        return kind(f"cannot {doing} {where}: {self.message}; {self.remedy}")
+        return kind(f"cannot {verb} {where}: {self.message}; {self.remedy}")
 
 
 def counts_of_failure(kind: FailureKind, sent_bytes: int) -> RequestCounts:
-    """Return a failed request as it is counted: an absent or existing object is no failure."""
+    """Return the counts of a failed request. An absent or existing object is not counted as a failure."""
     is_expected = kind in (FailureKind.EXISTS, FailureKind.ABSENT)
     is_refused_put = kind is FailureKind.EXISTS
     return RequestCounts(refused_puts=int(is_refused_put), failures=int(not is_expected), sent_bytes=sent_bytes)
 
 
 def to_one_line(text: str, secrets: Iterable[str]) -> str:
-    """Return the start of a message in one line, with ``secrets`` masked."""
+    """Return the start of a message on one line, with ``secrets`` masked."""
     text = " ".join(text.split())
     for secret in secrets:
         text = text.replace(secret, "***")
@@ -77,25 +81,26 @@ def to_one_line(text: str, secrets: Iterable[str]) -> str:
 
 PATIENCE_SETTING: Final = "storage.patience-seconds"
 RETRY_MS_MAX: Final = 60_000
-"""Without this setting, no request is retried later than this after it was first sent."""
+"""Default maximum time between the first attempt of a request and its last retry."""
 _UNCLEAR_ATTEMPTS_MAX: Final = 5
 _BACKOFF_MS_MIN: Final = 50
 _BACKOFF_MS_MAX: Final = 5_000
 _BACKOFFS_MAX: Final = 10
-"""Doublings of the delay, which exceed the longest delay."""
+"""Maximum number of doublings of the delay. The delay reaches its maximum earlier."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long requests are retried."""
+    """Which failed requests are retried, and for how long."""
 
     retry_ms_max: int = RETRY_MS_MAX
-    """No request is retried later than this after it was first sent."""
+    """Maximum time between the first attempt and the last retry."""
     waits_for_answers: bool = False
-    """Whether this also holds for unknown outcomes. Otherwise such a request is retried a few times, a conditional
-    write never.
+    """Whether unknown outcomes are retried for that time too.
+
+    Otherwise an unknown outcome is retried a few times, or never if the request is a conditional write.
     """
 
     @classmethod
@@ -122,12 +127,12 @@ def send_with_retries(
     failures: tuple[type[Exception], ...],
     classify: Callable[[Exception], FailureKind],
     *,
-    resend_unclear: bool = True,
+    retry_unknown_outcome: bool = True,
     patience: RetryPolicy = USUAL,
 ) -> T:
-    """Return the response of a request, with retries. Raises the last of its ``failures``.
+    """Send a request with retries, and return its response. Raises the last of its ``failures``.
 
-    Without ``resend_unclear`` it is retried only if the store did nothing, or if ``patience`` was configured.
+    Without ``retry_unknown_outcome``, an unknown outcome is retried only if the policy is ``waits_for_answers``.
     """
     give_up_ms = world.clock.boot_ms() + patience.retry_ms_max
     attempts = 0
@@ -139,7 +144,7 @@ def send_with_retries(
             kind = classify(error)
             again = kind is FailureKind.THROTTLED or (
                 kind is FailureKind.TRANSIENT
-                and (patience.waits_for_answers or (resend_unclear and attempts < _UNCLEAR_ATTEMPTS_MAX))
+                and (patience.waits_for_answers or (retry_unknown_outcome and attempts < _UNCLEAR_ATTEMPTS_MAX))
             )
             if not again or world.clock.boot_ms() >= give_up_ms:
                 raise

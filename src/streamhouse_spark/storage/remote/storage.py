@@ -1,6 +1,6 @@
-"""Storage on a store with a synchronous client: the common part of Azure, Google Cloud Storage and, without puts, HDFS.
+"""Storage on a store with a synchronous client: the common part of Azure, Google Cloud Storage and HDFS.
 
-Requests are sent with retries, counted, and raise the package's errors.
+Requests are retried and counted. Their failures are raised as this package's errors.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from streamhouse_spark.storage.remote.retry import USUAL, RetryPolicy, counts_of
 from streamhouse_spark.storage.request_metrics import METER, Kind, RequestCounts
 
 READS_MAX: Final = 48
-"""Concurrent requests: as many as there are connections."""
+"""Maximum number of concurrent requests, which equals the number of connections."""
 
 T = TypeVar("T")
 R = TypeVar("R", bound=BlobClient)
@@ -30,23 +30,23 @@ R_co = TypeVar("R_co", bound=BlobClient, covariant=True)
 
 
 class Address(Protocol[R_co]):
-    """A bucket or cluster, and the settings to reach it. Can be pickled."""
+    """A bucket or cluster, and the settings to reach it. Supports pickling."""
 
     def client(self) -> R_co:
-        """Return this process's client."""
+        """Return the client of this process."""
 
 
 class RemoteStorage(Generic[R]):
     """A prefix of a bucket. Thread-safe, and safe after ``fork`` and pickling: the client is looked up at each use.
 
-    Transient errors are retried for at most a minute, those of a conditional write only if the store reports that
-    nothing was done. An explicit ``patience`` applies to both.
+    Transient errors are retried for at most a minute. Those of a conditional write are retried only if the store
+    reports that nothing was written. A configured ``retry_policy`` applies to both.
     """
 
     def __init__(
         self, url: str, prefix: str, address: Address[R], world: World | None = None, patience: RetryPolicy = USUAL
     ) -> None:
-        """``prefix`` is the root's name in the bucket, empty or without slashes at its ends."""
+        """``prefix`` is the key prefix of the warehouse in the bucket, without slashes at its ends. It may be empty."""
         self._url = url.rstrip("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self._address = address
@@ -70,18 +70,19 @@ class RemoteStorage(Generic[R]):
     def send(
         self,
         kind: Kind,
-        doing: str,
+        verb: str,
         key: str,
         request: Callable[[R, str], T],
         *,
         sent_bytes: int = 0,
         received: Callable[[T], int] = lambda _: 0,
-        resend_unclear: bool = True,
+        retry_unknown_outcome: bool = True,
     ) -> T:
-        """Send a request for the object at ``key``. ``request`` gets the client and the object's complete name.
+        """Send a request for the object at ``key``. ``request`` gets the client and the complete name of the object.
 
-        Without ``resend_unclear`` a request with an unknown outcome is not retried, unless patience was configured. A
-        rejected one is retried with the secret of a file that was renewed. Raises `StorageError` and its subclasses.
+        Without ``retry_unknown_outcome``, a request with an unknown outcome is not retried, unless a retry policy was
+        configured. If the store rejects the secret of a file, the request is retried once with the renewed secret.
+        Raises `StorageError` and its subclasses.
         """
         client = self.client
         secret = client.token_file
@@ -89,12 +90,12 @@ class RemoteStorage(Generic[R]):
 
         def send_once() -> T:
             try:
-                answer = request(client, self._prefix + key)
+                response = request(client, self._prefix + key)
             except client.failures as error:
-                self._count(kind, key, counts_of_failure(client.judge(error).kind, sent_bytes))
+                self._count(kind, key, counts_of_failure(client.classify_failure(error).kind, sent_bytes))
                 raise
-            self._count(kind, key, RequestCounts(sent_bytes=sent_bytes, received_bytes=received(answer)))
-            return answer
+            self._count(kind, key, RequestCounts(sent_bytes=sent_bytes, received_bytes=received(response)))
+            return response
 
         may_renew = True
         while True:
@@ -103,15 +104,15 @@ class RemoteStorage(Generic[R]):
                     send_once,
                     self._world,
                     client.failures,
-                    lambda error: client.judge(error).kind,
-                    resend_unclear=resend_unclear,
+                    lambda error: client.classify_failure(error).kind,
+                    retry_unknown_outcome=retry_unknown_outcome,
                     patience=self._patience,
                 )
             except client.failures as error:
-                failure = client.judge(error)
+                failure = client.classify_failure(error)
                 is_renewed = may_renew and failure.is_refused and secret is not None and secret.renew(version)
                 if not is_renewed:
-                    raise failure.error(doing, f"{self._url}/{key}") from error
+                    raise failure.error(verb, f"{self._url}/{key}") from error
                 may_renew = False
 
     def _count(self, kind: Kind, key: str, about: RequestCounts) -> None:
@@ -121,8 +122,8 @@ class RemoteStorage(Generic[R]):
         return self.send("gets", "read", key, lambda client, name: client.get(name), received=len)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects concurrently; None stands for an absent one."""
-        return list(parallel_map(self._read_if_there, keys, threads_max=READS_MAX))
+        """Read whole objects concurrently. Returns None for an absent object."""
+        return list(parallel_map(self._read_or_none, keys, threads_max=READS_MAX))
 
     def read_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         plan = RangePlan.of(ranges)
@@ -140,7 +141,7 @@ class RemoteStorage(Generic[R]):
         return self.send("heads", "read", key, lambda client, name: client.size_bytes(name))
 
     def ensure_durable(self, key: str) -> None:
-        self.size_bytes(key)  # a visible object is durable
+        self.size_bytes(key)  # in an object store, a visible object is durable
 
     def delete(self, key: str) -> None:
         with suppress(ObjectNotFoundError):
@@ -151,12 +152,12 @@ class RemoteStorage(Generic[R]):
             return now_ms
         failure: StorageError | None = None
         try:
-            self.send("heads", "ask the time of", "", lambda client, _: client.ask_time())
+            self.send("heads", "ask the time of", "", lambda client, _: client.request_time())
         except StorageError as error:
-            failure = error  # a rejection has the time too
+            failure = error  # a rejection has a Date header too
         now_ms = self.client.clock.now_ms()
         if now_ms is None:
-            raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check the endpoint")
+            raise failure or StorageError(f"{self._url}: the store's responses have no Date header; check the endpoint")
         return now_ms
 
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
@@ -165,7 +166,7 @@ class RemoteStorage(Generic[R]):
     def commit_lock(self, key: str) -> AbstractContextManager[None]:  # noqa: ARG002 - the interface
         return nullcontext()
 
-    def _read_if_there(self, key: str) -> bytes | None:
+    def _read_or_none(self, key: str) -> bytes | None:
         try:
             return self.read(key)
         except ObjectNotFoundError:
@@ -173,7 +174,7 @@ class RemoteStorage(Generic[R]):
 
 
 class BlobStorage(RemoteStorage[Blobs]):
-    """A prefix of a bucket."""
+    """A prefix of a bucket of an object store."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
         self._put(key, bytes(data), is_absent=True)
@@ -203,9 +204,9 @@ class BlobStorage(RemoteStorage[Blobs]):
         ]
 
     def check_writable(self) -> None:
-        """Test reads, put-if-absent, read-after-write and deletes on probe objects, which are removed.
+        """Verify reads, put-if-absent, read-after-write and deletes with probe objects, which are removed.
 
-        Racing puts are tested too if the endpoint is not the vendor's, which is known to decide between writers.
+        Concurrent puts are also verified, unless the endpoint is the vendor's, whose puts are known to be atomic.
         """
         prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
@@ -218,25 +219,24 @@ class BlobStorage(RemoteStorage[Blobs]):
             key,
             lambda client, name: client.put(name, data, is_absent=is_absent),
             sent_bytes=len(data),
-            resend_unclear=not is_absent,
+            retry_unknown_outcome=not is_absent,
         )
 
     def _pages(self, prefix: str, delimiter: str | None) -> Iterator[Page]:
-        following: str | None = None
+        token: str | None = None
         while True:
 
-            def ask(client: Blobs, name: str, mark: str | None = following) -> Page:
-                return client.page(name, delimiter, mark)
+            def request_page(client: Blobs, name: str, page_token: str | None = token) -> Page:
+                return client.page(name, delimiter, page_token)
 
-            page = self.send("lists", "list", prefix, ask)
+            page = self.send("lists", "list", prefix, request_page)
             yield page
-            following = page.following
-            if following is None:
+            if (token := page.next_token) is None:
                 return
 
 
 class BlobParts:
-    """The requests of one upload, as `multipart_upload.Parts` defines them."""
+    """The requests of one upload to an object store. Implements `multipart_upload.Parts`."""
 
     def __init__(self, storage: BlobStorage, key: str, attempt: str) -> None:
         self.in_flight_max = storage.client.parts_in_flight_max

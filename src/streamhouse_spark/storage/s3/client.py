@@ -1,4 +1,4 @@
-"""One connected S3 client per process and settings, over s3fs. The only module that imports s3fs and fsspec."""
+"""The connected S3 client of a process and its settings, over s3fs. The only module that imports s3fs and fsspec."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ except ImportError as import_error:
         "pip install 'streamhouse-spark[s3]'",
     ) from import_error
 
-__all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_together"]
+__all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_concurrently"]
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ _BEFORE_CALL = "before-call.s3"
 
 
 class Client:
-    """A connected client and the store's clock. Requests run on s3fs's event loop, in its thread."""
+    """A connected client and the store's clock. Requests run on the event loop of s3fs, in its thread."""
 
     def __init__(self, settings: S3Settings) -> None:
         self._boot_ms = SystemClock().boot_ms
@@ -72,8 +72,8 @@ class Client:
         self._finalizer.atexit = False
 
     @property
-    def is_amazons(self) -> bool:
-        """Whether requests go to Amazon S3 itself, wherever the endpoint was configured."""
+    def is_amazon(self) -> bool:
+        """Whether requests go to Amazon S3 itself, even if its endpoint was configured."""
         host = urlsplit(self._api.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
@@ -82,14 +82,14 @@ class Client:
         return result
 
     def close(self) -> None:
-        """Close the connections, at the end of the process. The client must not be used any more."""
+        """Close the connections at the end of the process. The client must not be used afterwards."""
         if (finalizer := self._finalizer.detach()) is not None:
             _, _, arguments, _ = finalizer
             if (closing := _close(*arguments)) is not None:
                 wait([closing], timeout=_CLOSE_SECONDS_MAX)
 
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Send one request, once. A ``Body`` is bytes or `io.BytesIO`."""
+        """Send a request once. A ``Body`` is bytes or `io.BytesIO`."""
         body = parameters.get("Body", b"")
         if isinstance(body, io.BytesIO):
             body.seek(0)
@@ -97,43 +97,44 @@ class Client:
             parameters["Body"] = io.BytesIO(body)  # sent in pieces, without blocking the loop
         sent_ms = self._boot_ms()
         try:
-            answer: dict[str, Any] = await failures.with_credentials(getattr(self._api, operation)(**parameters))
+            response: dict[str, Any] = await failures.with_credentials(getattr(self._api, operation)(**parameters))
         except failures.S3_FAILURES as error:
-            self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
+            self.clock.observe(failures.response_date(error), sent_ms, self._boot_ms())
             raise
-        self.clock.observe(answer["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
-        return answer
+        self.clock.observe(response["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
+        return response
 
     async def get(self, bucket: str, key: str, byte_range: str | None) -> Answer:
         """Read an object or byte range with one request, and learn the endpoint for `FastGetClient`."""
         ranged = {} if byte_range is None else {"Range": byte_range}
         with self._short.observe_get(bucket, key):
-            answer = await self.send("get_object", Bucket=bucket, Key=key, **ranged)
-            async with answer["Body"] as body:
+            response = await self.send("get_object", Bucket=bucket, Key=key, **ranged)
+            async with response["Body"] as body:
                 data: bytes = await body.read()  # checks Content-Length
-        about = answer["ResponseMetadata"]
+        about = response["ResponseMetadata"]
         return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
 
-    def can_get_shortly(self, bucket: str) -> bool:
+    def can_get_fast(self, bucket: str) -> bool:
         return self._short.of(bucket) is not None
 
-    async def get_shortly(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:
-        """Read an object or byte range with `FastGetClient`; None if it has no endpoint, or this one failed and was
-        dropped.
+    async def get_fast(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:
+        """Read an object or byte range with `FastGetClient`.
+
+        Returns None if the bucket has no learned endpoint, or if its endpoint failed and was dropped.
         """
         if (way := self._short.of(bucket)) is None:
             return None
         sent_ms = self._boot_ms()
         try:
-            answer = await failures.with_credentials(way.get(key, byte_range))
+            response = await failures.with_credentials(way.get(key, byte_range))
         except failures.S3_FAILURES as error:
-            self.clock.observe(failures.answer_date(error), sent_ms, self._boot_ms())
+            self.clock.observe(failures.response_date(error), sent_ms, self._boot_ms())
             raise
-        if answer is None:
+        if response is None:
             self._short.forget(bucket)
         else:
-            self.clock.observe(answer.headers.get("date"), sent_ms, self._boot_ms())
-        return answer
+            self.clock.observe(response.headers.get("date"), sent_ms, self._boot_ms())
+        return response
 
     async def put_url(self, bucket: str, key: str) -> str:
         """Return a presigned URL for a put-if-absent of the object within a minute."""
@@ -143,7 +144,7 @@ class Client:
 
 
 def _ask_before_large_bodies(params: dict[str, Any], **_: Any) -> None:
-    """Let the store reject a large body before it is sent. For a small one the extra round trip would double the
+    """Let the store reject a large body before it is sent. For a small body, the extra round trip would double the
     latency.
     """
     body = params.get("body")
@@ -158,7 +159,7 @@ def _config(settings: S3Settings) -> dict[str, Any]:
         "connect_timeout": settings.connect_timeout_seconds,
         "read_timeout": settings.request_timeout_seconds,
         "max_pool_connections": _CONNECTIONS_MAX,
-        "signature_version": "s3v4",  # in some regions presigned URLs default to an older one, without conditions
+        "signature_version": "s3v4",  # in some regions, presigned URLs default to an older version without conditions
         "s3": {"addressing_style": styles[settings.virtual_addressing]},
         # Segments and records have their own checksums; many stores reject Amazon's newer ones.
         "request_checksum_calculation": "when_required",
@@ -170,14 +171,14 @@ class _Clients(ClientCache[S3Settings, Client]):
     """The clients of this process."""
 
     def forget(self, settings: S3Settings, client: Client) -> None:
-        """Let the next request create a new client, which resolves credentials again."""
+        """Drop the client, so that the next request creates a new one, which resolves credentials again."""
         with self._lock:
             if self._clients.get(settings) is client:
                 del self._clients[settings]
 
     def renew_in_child(self) -> None:
         super().renew_in_child()
-        fsspec.asyn.reset_lock()  # fsspec's own hook drops the loop, but not the lock that guards its creation
+        fsspec.asyn.reset_lock()  # fsspec's own hook drops the loop, but not the lock for creating a loop
 
     def close(self) -> None:
         while self._clients:
@@ -209,7 +210,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 class CountedClient:
-    """A client that counts each request, by the keys below the store's root."""
+    """A client that counts each request by its key, relative to the root of the store."""
 
     def __init__(self, client: Client, url: str, root: str) -> None:
         self._client = client
@@ -219,22 +220,22 @@ class CountedClient:
     async def send(self, operation: str, **parameters: Any) -> dict[str, Any]:
         key = str(parameters.get("Key", parameters.get("Prefix", ""))).removeprefix(self._root)
         sent_bytes = _size_bytes(parameters.get("Body", b""))
-        answer = await self._counted(self._client.send(operation, **parameters), key, operation, sent_bytes)
+        response = await self._counted(self._client.send(operation, **parameters), key, operation, sent_bytes)
         self._note(key, operation, RequestCounts(sent_bytes=sent_bytes))
-        return answer
+        return response
 
     async def get(self, bucket: str, key: str, byte_range: str | None = None) -> Answer:
         """Read an object or byte range, with a fast GET if possible, otherwise through the client."""
         within = key.removeprefix(self._root)
-        answer: Answer | None = None
-        if self._client.can_get_shortly(bucket):
-            answer = await self._counted(self._client.get_shortly(bucket, key, byte_range), within, "get_object")
-            if answer is None:
+        response: Answer | None = None
+        if self._client.can_get_fast(bucket):
+            response = await self._counted(self._client.get_fast(bucket, key, byte_range), within, "get_object")
+            if response is None:
                 self._note(within, "get_object", RequestCounts(failures=1))
-        if answer is None:
-            answer = await self._counted(self._client.get(bucket, key, byte_range), within, "get_object")
-        self._note(within, "get_object", RequestCounts(received_bytes=len(answer.data)))
-        return answer
+        if response is None:
+            response = await self._counted(self._client.get(bucket, key, byte_range), within, "get_object")
+        self._note(within, "get_object", RequestCounts(received_bytes=len(response.data)))
+        return response
 
     async def _counted(self, request: Coroutine[Any, Any, T], key: str, operation: str, sent_bytes: int = 0) -> T:
         """Await the request, and count it if it fails."""
@@ -255,12 +256,12 @@ def _size_bytes(body: bytes | io.BytesIO) -> int:
 # -- concurrent puts ---------------------------------------------------------------------------------------------------
 
 _CHECK_SECONDS: Final = 0.1
-"""Time for the store to check for the object after the last racer's arrival."""
+"""Time for the store to check for the object after the last put has arrived."""
 _RACE_SECONDS_MAX: Final = 20.0
 
 
 class _Gate:
-    """Opens when each racer has arrived, or has its response already."""
+    """Opens when each concurrent put has arrived or already has a response."""
 
     def __init__(self, racers: int) -> None:
         self._awaited = set(range(racers))
@@ -279,12 +280,12 @@ class _Gate:
         yield data[-1:]
 
 
-async def put_together(url: str, bodies: Sequence[bytes]) -> list[int]:
+async def put_concurrently(url: str, bodies: Sequence[bytes]) -> list[int]:
     """Put each body to a presigned ``url`` with ``If-None-Match: *``, and return the status of each response.
 
-    0 stands for no response. All puts are in flight before the first one can end: the last byte of each body is held
-    back until all others were sent and the store had time to check. A store that checks for the object when a request
-    starts, and writes when its body has arrived, lets all of them win.
+    A put without a response has status 0. All puts are in flight before the first one can end: the last byte of each
+    body is held back until all other bytes were sent and the store had time to check. A store that checks for the
+    object when a request starts, and writes when its body has arrived, acknowledges all of them.
     """
     gate = _Gate(len(bodies))
     context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
@@ -298,9 +299,9 @@ async def put_together(url: str, bodies: Sequence[bytes]) -> list[int]:
         try:
             async with session.put(
                 url, data=gate.body(racer, body), headers=headers, skip_auto_headers=unsigned
-            ) as answer:
-                await answer.read()
-                return answer.status
+            ) as response:
+                await response.read()
+                return response.status
         except (aiohttp.ClientError, TimeoutError, OSError):
             return 0
         finally:

@@ -1,4 +1,4 @@
-"""Classifies S3 failures, with one-line texts that have a remedy and no credentials."""
+"""Classifies S3 failures, and describes them in one line with a remedy and without credentials."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _THROTTLING_CODES = frozenset({
 _CONDITIONAL_OPERATIONS = frozenset({"PutObject", "CompleteMultipartUpload"})
 _TRANSIENT_CODES = frozenset({"RequestTimeout", "InternalError", "OperationAborted", "ConditionalRequestConflict"})
 _REFUSED_CODES = frozenset({"AccessDenied", "AllAccessDisabled", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
-_ENDED_CODES = frozenset({
+_EXPIRED_CODES = frozenset({
     "ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidToken",
     "InvalidTokenId", "TokenRefreshRequired",
 })  # fmt: skip
@@ -70,11 +70,11 @@ def error_code(error: BaseException) -> str:
 
 
 def http_status(error: BaseException) -> int:
-    """Return the HTTP status of the response; 0 without a response."""
+    """Return the HTTP status of the response, or 0 without a response."""
     return int(_metadata(error).get("HTTPStatusCode") or 0)
 
 
-def answer_date(error: BaseException) -> str | None:
+def response_date(error: BaseException) -> str | None:
     """Return the ``Date`` header of the response, if there is one."""
     headers: dict[str, str] = _metadata(error).get("HTTPHeaders") or {}
     return headers.get("date")
@@ -92,8 +92,8 @@ def _classify_answer(error: ClientError) -> FailureKind:
     code, status = error_code(error), http_status(error)
     if (status == 412 or code == "PreconditionFailed") and error.operation_name in _CONDITIONAL_OPERATIONS:
         return FailureKind.EXISTS
-    # A bare 404 may come from a gateway, so only S3's own error code counts. A response to HEAD has no body, and so
-    # no code.
+    # A bare 404 may come from a gateway, so only S3's own error code counts. The response to HEAD has no body and so no
+    # code.
     if code == "NoSuchKey" or (status == 404 and error.operation_name == "HeadObject"):
         return FailureKind.ABSENT
     if code in _THROTTLING_CODES or status in (429, 503):
@@ -104,7 +104,7 @@ def _classify_answer(error: ClientError) -> FailureKind:
 
 
 async def with_credentials(request: Awaitable[T]) -> T:
-    """Await a request. Credentials that have expired although they were renewed are a failure, not a bug."""
+    """Await a request. Expired credentials that could not be renewed are a failure, not a bug."""
     try:
         return await request
     except RuntimeError as error:
@@ -113,21 +113,19 @@ async def with_credentials(request: Awaitable[T]) -> T:
         raise CredentialRetrievalError(provider="the AWS chain", error_msg=str(error)) from error
 
 
-def has_ended_credentials(error: BaseException) -> bool:
-    """Return whether the store may accept other credentials of the same caller. A response to HEAD has no
-    code for it.
-    """
+def has_expired_credentials(error: BaseException) -> bool:
+    """Return whether the store may accept renewed credentials of the same caller."""
     if isinstance(error, CredentialRetrievalError):
         return True
-    is_wordless = isinstance(error, ClientError) and error.operation_name.startswith("Head")
-    return error_code(error) in _ENDED_CODES or (is_wordless and http_status(error) in (400, 401, 403))
+    is_without_code = isinstance(error, ClientError) and error.operation_name.startswith("Head")
+    return error_code(error) in _EXPIRED_CODES or (is_without_code and http_status(error) in (400, 401, 403))
 
 
-def storage_error(error: BaseException, doing: str, where: str, secrets: tuple[str, ...]) -> StorageError:
-    """Return the package's error for a failed request. ``secrets`` are masked in the store's message."""
+def storage_error(error: BaseException, verb: str, where: str, secrets: tuple[str, ...]) -> StorageError:
+    """Convert a failed request to an exception of this package. ``secrets`` are masked in the store's message."""
     kind = classify(error)
     refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
-    return Failure(kind, _describe_failure(error, secrets), _remedy(error, kind), refused).error(doing, where)
+    return Failure(kind, _describe_failure(error, secrets), _remedy(error, kind), refused).error(verb, where)
 
 
 def _describe_failure(error: BaseException, secrets: tuple[str, ...]) -> str:
@@ -156,13 +154,13 @@ def _remedy(error: BaseException, kind: FailureKind) -> str:
 
 
 _DENIED = (
-    "grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without s3:ListBucket the store denies "
-    "access where an object is absent)"
+    "grant s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without s3:ListBucket the store reports "
+    "denied access instead of an absent object)"
 )
 _CREDENTIALS = "correct s3.access-key-id and s3.secret-access-key, or the AWS credentials of this machine"
 _ENDED = (
-    "the credentials have ended, and no others were found: renew them (s3.session-token, or the AWS sources of this "
-    "machine)"
+    "the credentials have expired, and no new ones were found: renew them (s3.session-token, or the AWS sources of "
+    "this machine)"
 )
 _REGION = "set s3.region to the bucket's region and s3.endpoint to its endpoint"
 _REMEDIES = {
@@ -172,17 +170,17 @@ _REMEDIES = {
     "CredentialRetrievalError": _ENDED,
     "ExpiredToken": _ENDED,
     "ExpiredTokenException": _ENDED,
-    "InvalidToken": "the session token is not valid here: get a new one",
+    "InvalidToken": "the store rejects the session token: get a new token",
     "NoSuchBucket": "create the bucket, or correct its name in the warehouse URL",
     "PermanentRedirect": _REGION,
     "AuthorizationHeaderMalformed": _REGION,
-    "RequestTimeTooSkewed": "this machine's clock is wrong: set it (NTP), then try again",
-    "ConditionalRequestConflict": "a write to the same key was under way: the outcome is unknown, read it back",
-    "NotImplemented": "the store does not know this request: use a store that honours If-None-Match, as Amazon S3 does",
+    "RequestTimeTooSkewed": "this machine's clock is wrong: set it (NTP), then retry",
+    "ConditionalRequestConflict": "a concurrent write of the same key: the outcome is unknown, read the object back",
+    "NotImplemented": "the store does not support this request: use one that honours If-None-Match, as Amazon S3 does",
     "NoCredentialsError": "set s3.access-key-id and s3.secret-access-key, or the AWS credentials of this machine",
     "PartialCredentialsError": _CREDENTIALS,
     "ProfileNotFound": "correct AWS_PROFILE, or set s3.access-key-id and s3.secret-access-key",
-    "EndpointConnectionError": "check s3.endpoint and the network, then try again",
+    "EndpointConnectionError": "check s3.endpoint and the network, then retry",
 }
 
 

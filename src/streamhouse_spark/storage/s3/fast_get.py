@@ -1,17 +1,18 @@
-"""Fast GETs: signed with the client's credentials and sent on its connections, without its service model.
+"""Fast GETs, which are signed with the client's credentials and sent on its connections without its service model.
 
-Through the client a request takes about 2 ms of CPU time: parameters are validated against a model, rules resolve an
-endpoint, hooks run, and the response becomes a dictionary. An opener of a table sends 25 at the same time, most of them
-for absent records. Measured against moto, alternating: opening and reading a table takes 194 and 219 ms with fast GETs,
-304 and 346 ms without; 25 GETs at once 100 and 111 ms, or 190 and 165 ms. The first read of a process gains a tenth.
+A GET through the client takes about 2 ms of CPU time: it validates parameters against a model, resolves an endpoint by
+rules, runs hooks, and converts the response to a dictionary. Opening a table sends 25 GETs concurrently, most of them
+for absent records. Alternating measurements against moto: opening and reading a table takes 194 and 219 ms with fast
+GETs, 304 and 346 ms without; 25 concurrent GETs take 100 and 111 ms, or 190 and 165 ms. The first read of a process
+gains a tenth.
 
-The first GET of a bucket goes through the client, and reveals the bucket's endpoint, its region and
-the signer. Later ones are signed by that signer, whose credentials are renewed as the client's are, and sent by the
-client's session, with its connections, timeouts, proxies and certificates.
+The first GET of a bucket is sent through the client, and reveals the endpoint and region of the bucket and the signer.
+Later GETs use that signer, whose credentials are renewed with the client's, and the client's session with its
+connections, timeouts, proxies and certificates.
 
 Failures raise the client's own errors. If a store does not process the request (a redirect, another region, a wrong
-clock, expired credentials), it is sent again through the client, which handles these cases, and the endpoint is
-dropped.
+clock, expired credentials), the endpoint is dropped, and the request is resent through the client, which handles these
+cases.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 GET: Final = "GetObject"
 _SIGNATURE: Final = "s3v4"
 _RENEWED_MAX: Final = 3
-"""Number of times that an endpoint may be dropped before none is learned any more."""
+"""Number of dropped endpoints after which a bucket gets no new one."""
 _SAFE: Final = "/~"
 """Characters of a key that the client does not escape."""
 _ELSEWHERE: Final = frozenset({301, 302, 303, 307, 308, 400, 401, 403})
-"""Statuses of a store that did not process the request, but says how or where to send it."""
+"""Statuses with which a store rejects the request but reports how or where to send it."""
 _DENIED: Final = "AccessDenied"
-"""The code of a store that knew the caller and the object, with one of these statuses."""
+"""The error code of a store that identified caller and object. Its status may be in `_ELSEWHERE`."""
 _FIELD: Final = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
 
 
@@ -51,7 +52,7 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class _ObservedRequest:
-    """A request of the client, as its hooks show it; of several the last one, which was not redirected."""
+    """A request of the client, as its hooks show it. After a redirect, it is the last request."""
 
     url: str = ""
     agent: str = ""
@@ -59,36 +60,36 @@ class _ObservedRequest:
     signing_name: str = ""
     region: str | None = None
     is_plain: bool = False
-    """Whether it was signed only with the client's credentials."""
+    """Whether it was signed only with the credentials of the client."""
 
 
 _observed: ContextVar[_ObservedRequest | None] = ContextVar("streamhouse_spark_seen_get", default=None)
-"""The request that a task observes."""
+"""The request that the current task observes."""
 
 
 class FastGetClient:
-    """The learned endpoints of one client, by bucket. For its event loop only."""
+    """The endpoints that one client has learned, by bucket. For the event loop of the client only."""
 
     def __init__(self, api: Any) -> None:
         session = getattr(getattr(api, "_endpoint", None), "http_session", None)
         self._send: Callable[[Any], Awaitable[Any]] | None = getattr(session, "send", None)
-        self._ways: dict[str, _SignedGet] = {}
+        self._gets: dict[str, _SignedGet] = {}
         self._forgotten: dict[str, int] = {}
         if self._send is not None:
             api.meta.events.register(f"before-sign.s3.{GET}", _note_signer)
             api.meta.events.register(f"before-send.s3.{GET}", _note_request)
 
     def of(self, bucket: str) -> _SignedGet | None:
-        return self._ways.get(bucket)
+        return self._gets.get(bucket)
 
     def forget(self, bucket: str) -> None:
-        self._ways.pop(bucket, None)
+        self._gets.pop(bucket, None)
         self._forgotten[bucket] = self._forgotten.get(bucket, 0) + 1
 
     @contextmanager
     def observe_get(self, bucket: str, key: str) -> Iterator[None]:
-        """Observe the GET in the block. An endpoint is learned if the store itself responded."""
-        can_learn = self._send is not None and bucket not in self._ways
+        """Observe the GET in the block, and learn the endpoint if the store itself responded."""
+        can_learn = self._send is not None and bucket not in self._gets
         if not can_learn or self._forgotten.get(bucket, 0) >= _RENEWED_MAX:
             yield
             return
@@ -107,7 +108,7 @@ class FastGetClient:
     def _learn(self, bucket: str, key: str, observed: _ObservedRequest) -> None:
         ending = percent_encode(key, safe=_SAFE)
         if observed.is_plain and self._send is not None and ending and observed.url.endswith(f"/{ending}"):
-            self._ways[bucket] = _SignedGet(self._send, observed.url.removesuffix(ending), observed)
+            self._gets[bucket] = _SignedGet(self._send, observed.url.removesuffix(ending), observed)
 
 
 class _SignedGet:
@@ -121,9 +122,9 @@ class _SignedGet:
         self._signing = (observed.signing_name, observed.region, _SIGNATURE)
 
     async def get(self, key: str, byte_range: str | None) -> Answer | None:
-        """Read an object or byte range; None if the store did not process the request.
+        """Read an object or byte range. Returns None if the store did not process the request.
 
-        Raises `ClientError` for every other response than an object, and the client's connection errors.
+        Raises `ClientError` for a response without an object, and the connection errors of the client.
         """
         headers = self._headers if byte_range is None else {**self._headers, "Range": byte_range}
         request = AWSRequest("GET", self._base + percent_encode(key, safe=_SAFE), headers=headers)
@@ -140,7 +141,7 @@ class _SignedGet:
 
 
 def _error(status: int, headers: Mapping[str, str], data: bytes) -> ClientError:
-    """Return the client's error for a response of the store."""
+    """Convert a response of the store to the client's error."""
     fields = {name.decode(): unescape(text.decode("utf-8", "replace")) for name, text in _FIELD.findall(data)}
     about = {"HTTPStatusCode": status, "HTTPHeaders": headers, "RequestId": headers.get("x-amz-request-id")}
     unnamed = "" if data else str(status)

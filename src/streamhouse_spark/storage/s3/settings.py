@@ -1,4 +1,4 @@
-"""Settings of an S3 store, with pyiceberg's names, so that the log and the lake are configured alike."""
+"""Settings of an S3 store, with pyiceberg's names, so that the log and the lake have the same settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import field
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.storage.remote.settings import (
+from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
     mask_secrets,
@@ -22,7 +22,7 @@ _PREFIX = "s3."
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """Validated settings. The AWS default chain supplies those that are None; ``repr`` shows no secret."""
+    """Validated settings. The AWS default chain replaces those that are None. ``repr`` shows no secret."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -35,9 +35,7 @@ class S3Settings:
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> S3Settings:
-        """Select the settings that start with ``s3.``; others belong to other components. Raises
-        `InvalidOptionError`.
-        """
+        """Parse the settings that start with ``s3.``. Raises `InvalidOptionError`."""
         ours = select_settings(settings, _PREFIX, _NAMES)
         parsed = cls(
             endpoint=parse_url("s3.endpoint", ours.get("s3.endpoint"), "s3.access-key-id"),

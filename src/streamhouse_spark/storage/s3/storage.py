@@ -1,12 +1,12 @@
 """Storage on Amazon S3, and on stores with its protocol.
 
-Put-if-absent is ``If-None-Match: *``. Requests go through s3fs's client (its credentials chain, its event loop), each
-sent once. Retries are decided here, so that an unknown outcome of a conditional write reaches the caller, which reads
-the object back. The HTTP layer may still resend on a broken connection, so even `ObjectExistsError` may mean an own
-object.
+Put-if-absent is ``If-None-Match: *``. Requests are sent once through the client of s3fs, with its credentials chain and
+event loop. Retries are decided here, so that an unknown outcome of a conditional write reaches the caller, which reads
+the object back. The HTTP layer may resend a request after a broken connection. So even `ObjectExistsError` may refer to
+the caller's own object.
 
-A killed writer can leave parts of an unfinished upload behind: give the bucket a lifecycle rule that aborts incomplete
-multipart uploads.
+A killed writer can leave the parts of an unfinished upload behind. Give the bucket a lifecycle rule that aborts
+incomplete multipart uploads.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from streamhouse_spark.storage.remote.client import StoreClock
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_FLIGHT_MAX, UploadSink
 from streamhouse_spark.storage.remote.retry import FailureKind, RetryPolicy, send_with_retries
-from streamhouse_spark.storage.remote.settings import plain_prefix
+from streamhouse_spark.storage.remote.setting_parsers import parse_key_prefix
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures, put_together
+from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures, put_concurrently
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 K = TypeVar("K", bound=Hashable)
@@ -38,17 +38,17 @@ Outcomes = list[StorageError | None]  # inside the class below, `list` is a meth
 
 _FETCHES_MAX = 16
 _READS_MAX = 48
-"""Small objects that are read concurrently: as many as there are connections."""
+"""Maximum number of concurrent reads of small objects, which equals the number of connections."""
 _URL = re.compile(r"s3a?://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})(?:/(?P<prefix>.*))?\Z", re.DOTALL)
 
 
 class S3Storage:
-    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, else the AWS default chain.
+    """``s3://bucket/prefix`` with pyiceberg's ``s3.*`` settings, or else the AWS default chain.
 
-    Thread-safe, and safe after ``fork`` and pickling; a pickle contains the settings with their secrets. Transient
-    errors are retried for at most a minute, those of a conditional write only if the store reports that nothing was
-    done. A configured patience applies to both. If the store rejects credentials of the AWS chain as expired, the chain
-    is resolved again.
+    Thread-safe, and safe after ``fork`` and pickling. A pickle contains the settings with their secrets. Transient
+    errors are retried for at most a minute. Those of a conditional write are retried only if the store reports that
+    nothing was written. A configured retry policy applies to both. If the store rejects credentials of the AWS chain as
+    expired, the chain is resolved again.
     """
 
     def __init__(self, url: str, settings: Mapping[str, str], world: World | None = None) -> None:
@@ -73,7 +73,7 @@ class S3Storage:
         return self._call("read", key, get)
 
     def read_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read whole objects concurrently; None stands for an absent one."""
+        """Read whole objects concurrently. Returns None for an absent object."""
 
         async def fetch(client: CountedClient, key: str) -> bytes | None:
             try:
@@ -104,7 +104,7 @@ class S3Storage:
         fetch: Callable[[CountedClient, K], Coroutine[Any, Any, T]],
         in_flight_max: int,
     ) -> dict[K, T]:
-        """Fetch each item, concurrently. A retry fetches those that are missing."""
+        """Fetch the items concurrently. A retry fetches the missing ones."""
         results: dict[K, T] = {}
 
         async def fetch_one(client: CountedClient, item: K, turn: asyncio.Semaphore) -> None:
@@ -129,7 +129,7 @@ class S3Storage:
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
         require_clock(self, self._world)
-        self._send("write", key, "put_object", resend_unclear=False, Body=bytes(data), IfNoneMatch="*")
+        self._send("write", key, "put_object", retry_unknown_outcome=False, Body=bytes(data), IfNoneMatch="*")
 
     def ensure_durable(self, key: str) -> None:
         self.size_bytes(key)  # a visible object of S3 is durable
@@ -166,7 +166,7 @@ class S3Storage:
     def now_ms(self) -> int:
         clock = self._client().clock
         now_ms = clock.now_ms()
-        return self._ask_time(clock) if now_ms is None else now_ms
+        return self._request_time(clock) if now_ms is None else now_ms
 
     def local_path(self, key: str) -> str | None:  # noqa: ARG002
         return None
@@ -179,14 +179,17 @@ class S3Storage:
 
         Racing puts are tested too if the store is not Amazon's, which is known to decide between writers.
         """
-        prove_writable(self, self._world, "If-None-Match", is_trusted=self._client().is_amazons)
+        prove_writable(self, self._world, "If-None-Match", is_trusted=self._client().is_amazon)
 
-    def put_together(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
-        """Put all bodies under one new key, if absent, so that none ends before all have started."""
+    def put_concurrently(self, key: str, bodies: Sequence[bytes]) -> Outcomes:
+        """Put all bodies under one new key, if absent, so that none ends before all have started.
+
+        Returns None for an acknowledged put.
+        """
         where = f"{self._url}/{key}"
 
         async def put_all(client: Client) -> list[int]:
-            return await put_together(await client.put_url(self._bucket, self._prefix + key), bodies)
+            return await put_concurrently(await client.put_url(self._bucket, self._prefix + key), bodies)
 
         statuses = self._client().run(put_all)
         METER.note(self._url, key, RequestCounts(puts=len(bodies), sent_bytes=sum(map(len, bodies))))
@@ -194,15 +197,15 @@ class S3Storage:
 
     # -- internals ------------------------------------------------------------------------------------------------
 
-    def _ask_time(self, clock: StoreClock) -> int:
+    def _request_time(self, clock: StoreClock) -> int:
         failure: StorageError | None = None
         try:
             self._call("ask the time of", "", lambda client: client.send("head_bucket", Bucket=self._bucket))
         except StorageError as error:
-            failure = error  # a rejection has the time too
+            failure = error  # a rejection has a Date header too
         now_ms = clock.now_ms()
         if now_ms is None:
-            raise failure or StorageError(f"{self._url}: the store's answers have no Date header; check s3.endpoint")
+            raise failure or StorageError(f"{self._url}: the store's responses have no Date header; check s3.endpoint")
         return now_ms
 
     def _pages(self, prefix: str, **parameters: Any) -> Iterator[dict[str, Any]]:
@@ -219,22 +222,22 @@ class S3Storage:
             parameters["ContinuationToken"] = page["NextContinuationToken"]
 
     def _send(
-        self, doing: str, key: str, operation: str, *, resend_unclear: bool = True, **parameters: Any
+        self, verb: str, key: str, operation: str, *, retry_unknown_outcome: bool = True, **parameters: Any
     ) -> dict[str, Any]:
         async def send(client: CountedClient) -> dict[str, Any]:
             return await client.send(operation, Bucket=self._bucket, Key=self._prefix + key, **parameters)
 
-        return self._call(doing, key, send, resend_unclear=resend_unclear)
+        return self._call(verb, key, send, retry_unknown_outcome=retry_unknown_outcome)
 
     def _call(
         self,
-        doing: str,
+        verb: str,
         key: str,
         request: Callable[[CountedClient], Coroutine[Any, Any, T]],
         *,
-        resend_unclear: bool = True,
+        retry_unknown_outcome: bool = True,
     ) -> T:
-        """Send the request, with retries. Every failure is a `StorageError`."""
+        """Send the request with retries. Raises every failure as a `StorageError`."""
 
         def run(client: Client) -> T:
             return client.run(lambda connected: request(CountedClient(connected, self._url, self._prefix)))
@@ -248,12 +251,12 @@ class S3Storage:
                     self._world,
                     failures.S3_FAILURES,
                     failures.classify,
-                    resend_unclear=resend_unclear,
+                    retry_unknown_outcome=retry_unknown_outcome,
                     patience=self._patience,
                 )
             except failures.S3_FAILURES as error:
-                if not may_renew or not failures.has_ended_credentials(error):
-                    raise failures.storage_error(error, doing, f"{self._url}/{key}", self._settings.secrets) from error
+                if not may_renew or not failures.has_expired_credentials(error):
+                    raise failures.storage_error(error, verb, f"{self._url}/{key}", self._settings.secrets) from error
             may_renew = False
             CLIENTS.forget(self._settings, client)
 
@@ -267,7 +270,7 @@ class S3Storage:
 def _refusal(status: int, where: str) -> StorageError:
     if status == 412:
         return ObjectExistsError(f"{where} exists")
-    return StorageError(f"cannot write {where}: {f'HTTP {status}' if status else 'no answer'}")
+    return StorageError(f"cannot write {where}: {f'HTTP {status}' if status else 'no response'}")
 
 
 def _parse_url(url: str) -> tuple[str, str]:
@@ -275,28 +278,28 @@ def _parse_url(url: str) -> tuple[str, str]:
     if match is None:
         shown = "credentials in it" if "@" in url else repr(url)
         raise InvalidOptionError(f"warehouse URL: found {shown}, expected s3://<bucket>/<prefix>")
-    return match["bucket"], plain_prefix(url, match["prefix"])
+    return match["bucket"], parse_key_prefix(url, match["prefix"])
 
 
 async def _get_range(client: CountedClient, piece: tuple[int, int], bucket: str, name: str) -> bytes:
     start, end = piece
     try:
-        answer = await client.get(bucket, name, f"bytes={start}-{end - 1}")
+        response = await client.get(bucket, name, f"bytes={start}-{end - 1}")
     except failures.S3_FAILURES as error:
         if failures.http_status(error) == 416:  # the object ends before the range
             return b""
         raise
     # A store may ignore Range and send everything.
-    return answer.data if answer.status == 206 else answer.data[start:end]
+    return response.data if response.status == 206 else response.data[start:end]
 
 
 class Send(Protocol):
-    def __call__(self, doing: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
-        """Send one request for one object, with retries. Raises `StorageError` and its subclasses."""
+    def __call__(self, verb: str, key: str, operation: str, **parameters: Any) -> dict[str, Any]:
+        """Send one request for one object with retries. Raises `StorageError` and its subclasses."""
 
 
 class S3Parts:
-    """The requests of one upload, as `Parts` defines them."""
+    """The requests of one upload. Implements `Parts`."""
 
     in_flight_max = PARTS_IN_FLIGHT_MAX
 
@@ -314,8 +317,8 @@ class S3Parts:
         self._upload_id = self._send("write", self._key, "create_multipart_upload", Metadata=self._metadata)["UploadId"]
 
     def send(self, number: int, body: io.BytesIO, *, is_last: bool) -> None:  # noqa: ARG002 - S3 need not know
-        answer = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
-        self._sent[number] = answer["ETag"]
+        response = self._send("write", self._key, "upload_part", UploadId=self._upload_id, PartNumber=number, Body=body)
+        self._sent[number] = response["ETag"]
 
     def finish(self) -> None:
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in sorted(self._sent.items())]

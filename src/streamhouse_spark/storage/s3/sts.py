@@ -1,4 +1,4 @@
-"""Temporary credentials: assumes a role of the store's owner with a session policy that restricts it."""
+"""Temporary credentials: assumes a role with a session policy that restricts it to a part of the store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class StsRoles:
 
         name = _NO_SESSION_CHARS.sub("-", session)[:_SESSION_CHARS_MAX]
         try:
-            answer = self._client.assume_role(
+            response = self._client.assume_role(
                 RoleArn=role_arn, RoleSessionName=name, Policy=policy, DurationSeconds=seconds
             )
         except failures.S3_FAILURES as error:
@@ -82,7 +82,7 @@ class StsRoles:
                     "server to assume the configured role, see its log"
                 ) from None
             raise StorageError(f"the store gave no credentials for readers ({code}); try again later") from None
-        credentials: dict[str, Any] = answer["Credentials"]
+        credentials: dict[str, Any] = response["Credentials"]
         return TemporaryCredentials(
             credentials["AccessKeyId"],
             credentials["SecretAccessKey"],

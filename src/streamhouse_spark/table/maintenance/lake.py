@@ -1,7 +1,7 @@
 """Maintenance of the lake table: its operations, and their order in `Table.maintain` and the tiering service.
 
-Each step is its own commit, or none if there is nothing to do. A step that loses a race against tiering or another
-engine is deferred to the next run, and later steps continue.
+Each step has its own commits, if there is something to do. A step that conflicts with tiering or another engine is
+deferred to the next run, and later steps continue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.filters import Filter, Projection
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.compaction import RunGroups
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
 from streamhouse_spark.lake.types import Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
 from streamhouse_spark.log.actions import Action, MarkOrphans
 from streamhouse_spark.log.state import TableState
@@ -27,20 +27,21 @@ logger = logging.getLogger(__name__)
 SNAPSHOTS_KEPT = 10
 SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
 SNAPSHOTS_KEPT_MAX = 200
-"""Limit of retained snapshots. Beyond it those older than `SNAPSHOTS_MANY_KEPT_MS` expire, because every round reads
-and writes all of them."""
+"""If there are more snapshots, those older than `SNAPSHOTS_MANY_KEPT_MS` expire, because every round reads and writes
+the metadata of all snapshots.
+"""
 SNAPSHOTS_MANY_KEPT_MS = 3600 * 1000
 
 LakeStep = Literal["compact", "expire", "orphans", "metadata"]
 LAKE_STEPS: Final[tuple[LakeStep, ...]] = ("compact", "expire", "orphans", "metadata")
-"""The steps in order: each leaves work for the next."""
+"""The steps in order. Each step leaves files for the next steps to delete."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LakeMaintainReport:
-    """Changes of the lake table, or with ``dry_run`` the changes that would be made."""
+    """The changes of the lake table, or with ``dry_run`` the changes that would be made."""
 
     compacted: CompactReport = field(default_factory=CompactReport)
     expired: ExpireReport = field(default_factory=ExpireReport)
@@ -49,7 +50,7 @@ class LakeMaintainReport:
     metadata: tuple[str, ...] = ()
     """Keys of superseded metadata versions."""
     conflicts: tuple[str, ...] = ()
-    """The error text of each step that lost a race."""
+    """The error text of each step that failed with a conflict."""
 
 
 def maintain_lake(
@@ -60,7 +61,7 @@ def maintain_lake(
     dry_run: bool = False,
     steps: Collection[LakeStep] = LAKE_STEPS,
 ) -> LakeMaintainReport:
-    """Run those of ``steps`` that the table's properties enable, in the order of `LAKE_STEPS`.
+    """Run the ``steps`` that the properties of the table enable, in the order of `LAKE_STEPS`.
 
     Raises the errors of the steps, except for conflicts, which are reported.
     """
@@ -73,12 +74,12 @@ def maintain_lake(
         try:
             return work()
         except CommitConflictError as conflict:
-            logger.info("maintenance of the lake of %s goes on next time: %s", table.name, conflict)
+            logger.info("maintenance of the lake of %s is deferred to the next run: %s", table.name, conflict)
             conflicts.append(str(conflict))
             return nothing
 
     none: list[str] = []
-    with lake.cache_metadata_for_round():  # each commit is validated against the metadata at that time
+    with lake.cache_metadata_for_round():  # commits are validated against the latest metadata
         if properties.datalake_auto_compaction:
             compacted = step("compact", lambda: lake.compact(dry_run=dry_run), report.compacted)
             report = replace(report, compacted=compacted)
@@ -86,12 +87,12 @@ def maintain_lake(
             expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
-        files = lake.capabilities.rearrangeable
+        files = lake.capabilities.rewritable
         pruned = [] if files is None else step("metadata", lambda: files.prune_metadata(dry_run=dry_run), none)
     return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
 
 
-# -- verbs ------------------------------------------------------------------------------------------------------------
+# -- operations -------------------------------------------------------------------------------------------------------
 
 
 def compact(
@@ -102,12 +103,10 @@ def compact(
     dry_run: bool = False,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Compact all eligible files in commits of about a gigabyte. **Commit point:** the lake's, of each commit.
+    """Compact all eligible files; see `LakeView.compact`.
 
-    Files with more than a tenth of their rows deleted are eligible; with ``purge`` all files with deleted rows. The
-    work is done in this process, or by ``run`` in commits of 16 gigabytes, except for primary-key tables. Ignores
-    whether the properties enable compaction. Raises `CommitConflictError` if tiering or another engine committed first
-    (earlier commits are kept), `LakeMismatchError`, `CommitStateUnknownError`.
+    The work is done in this process in commits of about a gigabyte or, except for primary-key tables, by ``run`` in
+    commits of 16 gigabytes.
     """
     total = lake.compact(purge=purge, dry_run=dry_run, run=run)
     last = total
@@ -140,34 +139,27 @@ def optimize(
     dry_run: bool = False,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Rewrite files, each with a range of ``order_by``: ``a, b`` or ``zorder(a, b)``.
+    """Cluster the rows of files; see `LakeView.optimize`.
 
-    Files that were rewritten this way are skipped until about as many other bytes have accumulated. **Commit point:**
-    the lake's, of about a gigabyte each. ``chosen`` restricts the rewrite to files that may hold matching rows. The
-    work is done per bucket and partition, in this process or by ``run`` in commits of 16 gigabytes. Rows, their offsets
-    and older snapshots are kept.
-
-    Raises `InvalidOptionError` for a primary-key table, a Paimon lake and an invalid order; `SchemaMismatchError` for
-    an unknown column; `CommitConflictError` if rows were deleted or files replaced concurrently (earlier commits are
-    kept); `LakeMismatchError`, `CommitStateUnknownError`.
+    The work is done in this process in commits of about a gigabyte, or by ``run`` in commits of 16 gigabytes.
     """
     from streamhouse_spark.lake.parquet.clustering import CLUSTERED_FILE_BYTES, Clustering, parse_sort_order
 
     state = table.refresh()
     order = parse_sort_order(order_by, state.schema)
-    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.place.spec.target_file_bytes))
+    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes))
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
-    files = {split.location for split in splits}  # not files of later rounds: with a busy writer it would never end
-    rearrangeable = lake.capabilities.rearrangeable
-    if rearrangeable is None or state.primary_key:
-        kind = "a primary key, by which its files are sorted" if state.primary_key else "a Paimon lake"
+    files = {split.location for split in splits}  # not files of later rounds, or it might never end
+    rewritable = lake.capabilities.rewritable
+    if rewritable is None or state.primary_key:
+        kind = "a primary key" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(
-            f"cannot optimize table {table.name}: it has {kind}; optimize supports Iceberg tables without a primary key"
+            f"cannot optimize table {table.name}: it has {kind}; optimize supports log tables with an Iceberg lake"
         )
-    total = last = rearrangeable.cluster(how, files=files, dry_run=dry_run, run=run)
+    total = last = rewritable.cluster(how, files=files, dry_run=dry_run, run=run)
     while last.snapshot is not None:
-        last = rearrangeable.cluster(how, files=files, run=run)
+        last = rewritable.cluster(how, files=files, run=run)
         total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
@@ -176,21 +168,18 @@ def optimize(
 def expire_snapshots(
     table: TableHandle, lake: LakeTable, *, retain_last: int, older_than_ms: int | None, dry_run: bool = False
 ) -> ExpireReport:
-    """Expire snapshots older than a time, except for the latest ``retain_last``, and delete files that only they need.
+    """Expire snapshots and delete files that only they need; see `LakeView.expire_snapshots`.
 
-    ``older_than_ms`` is a time since 1970; None means a day ago. Snapshots of tags and branches are kept. So is the
-    snapshot with the latest offsets, which is recorded if the recorded one expires. Then a record marks the expiring
-    snapshots, so that no tag can name them. **Commit point:** the lake's metadata version; a crash after it leaves
-    orphan files.
-
-    Raises `InvalidOptionError` for less than one snapshot or a time in the future, `CommitConflictError`.
+    The snapshot with the latest offsets is kept too, and recorded if the recorded snapshot expires. A record marks the
+    expiring snapshots, so that no tag can name them. **Commit point:** the lake's metadata version. A crash after it
+    leaves orphan files.
     """
     if type(retain_last) is not int or retain_last < 1:
-        raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1: the latest snapshot is in use")
+        raise InvalidOptionError(f"retain_last is {retain_last!r}, expected at least 1")
     now_ms = table.storage.now_ms()
     keep_ms = SNAPSHOTS_KEPT_MS if older_than_ms is None else now_ms - older_than_ms
     if keep_ms < 0:
-        raise InvalidOptionError(f"older_than is {-keep_ms} ms in the future; give a time that has passed")
+        raise InvalidOptionError(f"older_than is {-keep_ms} ms in the future, expected a past time")
     tagged = list_tagged_snapshots(table)
     return lake.expire(
         keep_last=retain_last, keep_ms=keep_ms, dry_run=dry_run, tagged=tagged, claim=make_expiry_claim(table)
@@ -198,50 +187,46 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """Rewrite manifests, see `RearrangeableFiles.rewrite_manifests`. Raises `InvalidOptionError` for an
-    unsupported lake format.
-    """
-    rearrangeable = lake.capabilities.rearrangeable
-    if rearrangeable is None:
+    """Combine small manifests; see `RewritableFiles.rewrite_manifests`."""
+    rewritable = lake.capabilities.rewritable
+    if rewritable is None:
         raise InvalidOptionError(
-            f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake; only "
-            "manifests of Iceberg are rewritten"
+            f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake, "
+            "expected Iceberg"
         )
-    return rearrangeable.rewrite_manifests(dry_run=dry_run)
+    return rewritable.rewrite_manifests(dry_run=dry_run)
 
 
 def list_tagged_snapshots(table: TableHandle) -> frozenset[int]:
-    """Return the lake snapshots that tags of the table need, as of its latest record."""
+    """Return the lake snapshots of all tags in the latest state."""
     tags = table.refresh().tags.values()
     return frozenset(tag.lake_snapshot for tag in tags if tag.lake_snapshot is not None)
 
 
 def make_expiry_claim(table: TableHandle) -> Claim:
-    """Return a function that commits, before an expiry, a record so that no tag can name the expiring snapshots.
+    """Return a function that commits a record before an expiry, so that no tag can name the expiring snapshots.
 
-    Tags are records of the same log. A tag before that record aborts the expiry, which leaves the snapshot to the next
-    run; a tag after it is rejected (`table.versioning.tags`). The marks are kept until a later expiry finds the
-    snapshots deleted, because a stalled expiry may resume at any time.
+    Tags are records of the same log. A tag before the record aborts the expiry, and a tag after it is rejected
+    (`table.versioning.tags`). The marks are kept until a later expiry finds the snapshots deleted, because a stalled
+    expiry may resume at any time.
     """
 
     def claim(doomed: Collection[int], present: Collection[int]) -> None:
         recorded = table.state.recorded_lake
-        if (
-            recorded is not None and recorded.snapshot_id in doomed
-        ):  # as after a compaction: the latest snapshot is kept
-            record_newest(table.log, table.open_lake())
+        if recorded is not None and recorded.snapshot_id in doomed:  # for example after a compaction of the lake
+            record_latest_snapshot(table.log, table.open_lake())
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             if state.lake is not None and state.lake.snapshot_id in doomed and state.deletions:
                 raise CommitConflictError(
-                    f"rows of {state.name} were deleted in a lake snapshot that was about to expire, and no round "
-                    "has applied the deletes yet; nothing was expired, tier the table and try again"
+                    f"lake snapshot {state.lake.snapshot_id} of {state.name} cannot expire: it has pending deletes; "
+                    "nothing was expired, tier the table and retry"
                 )
             tag_names = {tag.lake_snapshot: name for name, tag in state.tags.items()}
             if named := sorted(tag_names[snapshot] for snapshot in doomed if snapshot in tag_names):
                 raise CommitConflictError(
-                    f"tag {named[0]!r} of {state.name} was given to a version whose lake snapshot was about to be "
-                    "expired; nothing was expired, try again"
+                    f"a lake snapshot of {state.name} cannot expire: tag {named[0]!r} was created for its version; "
+                    "nothing was expired, retry"
                 )
             expiring = frozenset(doomed) | state.expiring.intersection(present)
             return () if expiring == state.expiring else (MarkOrphans((), expiring),)
@@ -252,7 +237,7 @@ def make_expiry_claim(table: TableHandle) -> Claim:
 
 
 def _expire_if_due(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
-    """Expire snapshots older than a day or, if fast rounds make many of them, older than an hour."""
+    """Expire snapshots older than a day or, if frequent rounds create many, older than an hour."""
     tagged = list_tagged_snapshots(table)
     many = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(

@@ -1,9 +1,8 @@
-"""Maintenance of a table, shared by the command line, the tiering service and Python.
+"""Maintenance of a table, for `Table.maintain`, the command line and the tiering service.
 
-Each step is its own commit and can be interrupted and repeated. Changes are archived before the log is trimmed, and
+Each step has its own commit, and can be interrupted and repeated. Changes are archived before the log is trimmed, and
 trimming stops at the archive. The log is trimmed before it is compacted, because a compacted segment is trimmed as a
-whole, once its latest row may be. The lake comes last: files are compacted and snapshots expired unless the properties
-disable it, and orphan files are deleted after the grace period.
+whole, when its latest row may be trimmed. The lake is maintained last.
 """
 
 from __future__ import annotations
@@ -31,30 +30,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MaintainReport:
-    """The changes that `Table.maintain` made."""
+    """The changes of `Table.maintain`."""
 
     segments_merged: int
+    """Number of segments that were replaced by larger ones."""
     trimmed_to: Mapping[int, int]
+    """Bucket → new log start offset."""
     cleaned: CleanReport
     lake: LakeMaintainReport | None = None
     """None for a table without a lake table, or if ``table.datalake.enabled`` is false."""
     snapshots: int = 0
-    """Buckets of a primary-key table for which a key-value snapshot was written."""
+    """Number of KV snapshots that were written, one per bucket of a primary-key table."""
     archived: int = 0
-    """Archived changes of a table with ``table.changelog.retention``."""
+    """Number of archived changes of a table with ``table.changelog.retention``."""
 
 
 def maintain(
     table: TableHandle, *, grace_ms: int, dry_run: bool, lake_steps: Collection[LakeStep] = LAKE_STEPS
 ) -> MaintainReport:
-    """Maintain the table as `Table.maintain` does, with only these lake steps."""
+    """Maintain the table; see `Table.maintain`. ``lake_steps`` selects the steps for the lake."""
     check_grace(grace_ms)
     require_no_branch(table.state, "maintenance")
     lake = table.open_lake() if table.refresh().recorded_lake is not None else None
     if lake is not None and not dry_run:
-        looks: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
-        _, newest = map_with_store_concurrency(table.storage, lambda look: look(), looks)
-        _require_lake_complete(table, lake, newest)
+        reads: list[Callable[[], LakeSnapshot | None]] = [partial(lake.require_home, "maintenance"), lake.newest]
+        _, latest = map_with_store_concurrency(table.storage, lambda read: read(), reads)
+        _require_lake_complete(table, lake, latest)
     merged, trimmed, snapshots, archived = 0, {}, 0, 0
     if not dry_run:
         properties = table.properties
@@ -74,13 +75,14 @@ def maintain(
         merged += merge_small(table, table.state)
         table.log.checkpoint(table.state)
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
-    is_maintained = lake is not None and table.properties.datalake_enabled
-    upkept = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps) if lake and is_maintained else None
-    return MaintainReport(merged, trimmed, cleaned, upkept, snapshots, archived)
+    lake_report = None
+    if lake is not None and table.properties.datalake_enabled:
+        lake_report = maintain_lake(table, lake, grace_ms, dry_run=dry_run, steps=lake_steps)
+    return MaintainReport(merged, trimmed, cleaned, lake_report, snapshots, archived)
 
 
 def _archive(table: TableHandle) -> int:
-    """Archive new changes, if the table retains changes for longer than its log."""
+    """Archive new changes, if the table has a change archive. Returns their number."""
     retention_ms = table.properties.changelog_retention_ms
     if retention_ms is None and not table.state.archive:
         return 0
@@ -88,7 +90,7 @@ def _archive(table: TableHandle) -> int:
 
 
 def _publish_snapshots(table: TableHandle) -> int:
-    """Write the due key-value snapshots; the log can be trimmed up to them."""
+    """Write due key-value snapshots, up to which the log can be trimmed. Returns their number."""
     state = table.state
     if not state.primary_key:
         return 0
@@ -108,7 +110,7 @@ def _publish_snapshots(table: TableHandle) -> int:
 
 
 def _has_rows_to_trim(table: TableHandle) -> bool:
-    """Return whether there is something to trim, as far as the cached state tells."""
+    """Return whether rows in the cached state can be trimmed."""
     properties = table.properties
     return is_trimmed(
         table.state,
@@ -120,39 +122,38 @@ def _has_rows_to_trim(table: TableHandle) -> bool:
 
 
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
-    """Return the offsets up to which the log may be trimmed: those of a durable lake snapshot."""
+    """Return the offsets of a durable lake snapshot, up to which the log may be trimmed."""
     try:
         replaceable = lake.capabilities.replaceable
-        held = lake.newest() if replaceable is None else replaceable.find_durable()
+        durable = lake.newest() if replaceable is None else replaceable.find_durable()
     except CommitConflictError as conflict:
-        logger.info("the log of %s is trimmed next time: %s", table.name, conflict)
+        logger.info("trimming the log of %s is deferred to the next run: %s", table.name, conflict)
         return {}
-    return held.offsets if held is not None else {}
+    return durable.offsets if durable is not None else {}
 
 
-def _require_lake_complete(table: TableHandle, lake: LakeTable, newest: LakeSnapshot | None) -> None:
-    """Raise before trimming rows that a rolled-back lake with this ``newest`` snapshot no longer holds."""
+def _require_lake_complete(table: TableHandle, lake: LakeTable, latest: LakeSnapshot | None) -> None:
+    """Raise if rows with recorded offsets are missing from the ``latest`` lake snapshot, before trimming loses them."""
     state = table.state
     recorded = state.lake
-    require_same_history(table.log, newest)
-    require_metadata(state, lake, newest)
-    require_drops_applied(state, newest)
-    held = newest.offsets if newest is not None else {}
+    require_same_history(table.log, latest)
+    require_metadata(state, lake, latest)
+    require_drops_applied(state, latest)
+    lake_offsets = latest.offsets if latest is not None else {}
     offsets = recorded.offsets if recorded is not None else {}
-    starts = newest.starts if newest is not None else {}
+    starts = latest.starts if latest is not None else {}
     if recorded is not None and not table.state.begins_at(starts):
-        held = starts  # a snapshot from before the truncation holds no row of the table
-    lost = {bucket: (held.get(bucket, 0), o) for bucket, o in offsets.items() if held.get(bucket, 0) < o}
+        lake_offsets = starts  # a snapshot from before the truncation has no row of the table
+    lost = {b: (lake_offsets.get(b, 0), offset) for b, offset in offsets.items() if lake_offsets.get(b, 0) < offset}
     replaceable = lake.capabilities.replaceable
     if lost and recorded is not None and replaceable is not None and replaceable.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
-            f"{table.name}: another engine's commit took the place of lake snapshot {recorded.snapshot_id}, so the "
-            f"lake lacks rows of the log (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table, which "
-            "writes them again"
+            f"{table.name}: another engine replaced lake snapshot {recorded.snapshot_id}, so rows are missing from the "
+            f"lake (bucket: found, recorded) {lost}; nothing was trimmed. Tier the table to write these rows again"
         )
     if lost:
         raise LakeRolledBackError(
             f"{table.name}: the lake table was rolled back below the recorded offsets (bucket: found, recorded) "
-            f"{lost}; nothing was trimmed. Bring the lake back to its newest snapshot, or build it anew from the log "
+            f"{lost}; nothing was trimmed. Roll the lake forward to its latest snapshot, or rebuild it from the log "
             "(streamhouse retier)",
         )

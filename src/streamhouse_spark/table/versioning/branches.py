@@ -1,20 +1,19 @@
 """Branches: changes of a table that are invisible to its readers until they are published.
 
-A branch is a separate log that starts as a copy of its table's hot log, and reads the table's lake at the snapshot of
-its creation. It is never tiered, trimmed or cleaned: its records since creation are its changes, which
+A branch is a separate log that starts as a copy of the table's hot log. It reads the table's lake at the snapshot of
+its creation. A branch is never tiered, trimmed or cleaned. Its records since creation are the changes that
 `table.versioning.publication` commits to the table.
 
-**Commit point** of creation: the record in the table's log that names the branch. Before it there is a log without a
-name and a tag like a clone's, both of which cleaning removes. Of dropping: the record that removes the name. Before it
-the branch's own log is ended, so that writers get no acknowledgement for rows that will be dropped.
+**Commit points.** Creation: the record in the table's log that names the branch. Drop: the record that removes the
+name. Before it the branch's log is ended, so that no write to it is acknowledged and then lost.
 
-A branch or a clone copies a version in this order. No other process knows the new log's uuid. After a crash, cleaning
-removes what the finished steps left:
+A branch or a clone copies a version in these steps. Only the creator knows the uuid of the new log. After a crash,
+cleaning deletes the results of the finished steps:
 
 1. Write the first record, and its state as a checkpoint (`write_first_record`).
 2. Tag the version in the source table, so that it is retained.
 3. Copy the rows of the source's hot log (`copy_rows`).
-4. Move inline rows to a segment, put a floor that voids the copied records, and delete these (`begin_history`).
+4. Move inline rows to a segment, put a low watermark after the copied records, and delete them (`begin_history`).
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from typing import Final, Literal
 from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.core.types import PUBLICATIONS, TablePath
+from streamhouse_spark.core.warehouse_layout import commits_prefix, parse_branch, tag_key
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
@@ -58,13 +57,13 @@ from streamhouse_spark.log.catalog.branches import (
     require_branch,
     require_no_branch,
 )
-from streamhouse_spark.log.checkpoint import write_checkpoint, write_floor, write_tagged
+from streamhouse_spark.log.checkpoint import write_checkpoint, write_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import of_snapshot
 from streamhouse_spark.log.log_copy import copy_version, without_log_location
+from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.object_existence import list_referenced_keys, manifest_keys
 from streamhouse_spark.log.record import Record
-from streamhouse_spark.log.state import TableState, fold
+from streamhouse_spark.log.state import TableState, deletions_in_latest_lake, fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
 from streamhouse_spark.table.versioning.tags import keep_version
@@ -76,7 +75,7 @@ _TRIES: Final = 5
 
 
 def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
-    """Return the state before the log's first record: the base without its readers, cleaners and names."""
+    """Return the state before the first record of the new log: ``base`` without tags, consumers and tombstones."""
     inline = {segment.commit for segment in base.kept_segments() if segment.uuid is None}
     return replace(
         base,
@@ -86,7 +85,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
         time_ms=now_ms,
         properties=without_log_location(properties),
         lake_history=() if base.lake is None else (base.lake,),
-        deletions=of_snapshot(base.deletions, base.lake),
+        deletions=deletions_in_latest_lake(base),
         former_uuids=(*base.former_uuids, base.table_uuid),
         manifests={number: manifest for number, manifest in base.manifests.items() if number in inline},
         condemned={},
@@ -102,7 +101,7 @@ def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, propert
 
 
 def write_first_record(storage: Storage, world: World, base: TableState, action: Action) -> TableState:
-    """Store the log's first record, and the state after it as a checkpoint. Returns the state."""
+    """Store the first record of a log, and the state after it as a checkpoint. Returns the state."""
     record = Record(
         base.version + 1,
         base.table_uuid,
@@ -119,27 +118,26 @@ def write_first_record(storage: Storage, world: World, base: TableState, action:
 
 
 def copy_rows(source: TableHandle, state: TableState) -> None:
-    """Copy the rows of the hot log that ``state`` names. Raises `CorruptDataError` for a missing file."""
+    """Copy the files of the hot log that ``state`` refers to. Raises `CorruptDataError` for a missing file."""
     copy_version(source.storage, source.uuid, state)
 
 
 def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
-    """Start the log after the copied records. Returns the log.
+    """Void the copied records, and return the new log.
 
-    Raises `CommitConflictError` if cleaning removed the log as abandoned, because the copy stalled for longer than the
-    grace period.
+    Raises `CommitConflictError` if the copy took longer than the grace period, so that cleaning deleted the log.
     """
     storage, world = source.storage, source.world
     log = CommitLog(storage, state.table_uuid, world)
     log.refresh()
     merge_inline(TableHandle(storage, source.settings, path, log, world))
     log.commit(lambda current, _: (Rename(current.name),))
-    if not write_floor(storage, state.table_uuid, 1, state.version):
+    if not write_low_watermark(storage, state.table_uuid, 1, state.version):
         raise CommitConflictError(
-            f"the copy of {source.name} to {state.name} took longer than the grace period, and cleaning deleted it "
-            "as abandoned. Nothing has the new name; run it again"
+            f"the copy of {source.name} to {state.name} took longer than the grace period, so cleaning deleted it; the "
+            "new name is still free, run it again"
         )
-    write_checkpoint(storage, log.state, floor_index=1, floor=state.version)
+    write_checkpoint(storage, log.state, watermark_index=1, low_watermark=state.version)
     copies = [key for key in list_referenced_keys(state) if key.startswith(commits_prefix(state.table_uuid))]
     delete_all(storage, [*copies, *manifest_keys(state)])
     return log
@@ -151,14 +149,14 @@ class TableBranch:
 
     name: str
     version: int
-    """The commit of the table at which it was created."""
+    """The commit of the table from which the branch was created."""
     created_ms: int
     lake_snapshot: int | None = None
-    """The lake snapshot that it reads."""
+    """The lake snapshot that the branch reads."""
 
 
 def list_branches(table: TableHandle) -> list[TableBranch]:
-    """Return the branches by name; see `Table.branches`."""
+    """Return the branches, ordered by name; see `Table.branches`."""
     return [_describe_branch(branch) for branch in find_branches(table.refresh())]
 
 
@@ -166,15 +164,15 @@ def create_branch(table: TableHandle, name: str) -> TableBranch:
     """Create a branch of the latest version; see `Table.create_branch`."""
     name = parse_branch(name)
     for attempt in range(_TRIES):
-        now = table.refresh()
-        _require_branchable(now)
-        dropped = _find_dropped_branch(table, now, name)
-        _require_free_name(now, name, dropped)
+        current = table.refresh()
+        _require_branchable(current)
+        dropped = _find_dropped_branch(table, current, name)
+        _require_free_name(current, name, dropped)
         try:
-            return _create(table, now, name, dropped)
+            return _create(table, current, name, dropped)
         except SnapshotExpiredError:
             if attempt == _TRIES - 1:
-                raise  # else the version was compacted or trimmed concurrently: retry with the latest
+                raise  # else the version was compacted or trimmed concurrently: retry
     raise AssertionError
 
 
@@ -196,7 +194,7 @@ def drop_branch(table: TableHandle, name: str) -> None:
 
 
 def end_log(log: CommitLog) -> None:
-    """End the log of a branch: it can no longer be read or written. **Commit point:** the record."""
+    """End the log of a branch, which can then be neither read nor written. **Commit point:** one record."""
     log.refresh()
     log.commit(lambda state, _: () if state.dropped else (Drop(),))
 
@@ -206,7 +204,7 @@ def _describe_branch(branch: Branch) -> TableBranch:
 
 
 def _find_dropped_branch(table: TableHandle, state: TableState, name: str) -> Branch | None:
-    """Return the branch of a name if its drop was interrupted and only the name is left."""
+    """Return the branch of a name if its drop was interrupted before the name was removed, else None."""
     branch = find_branch(state, name)
     if branch is None:
         return None
@@ -221,30 +219,30 @@ def _require_free_name(state: TableState, name: str, dropped: Branch | None) -> 
     branch = find_branch(state, name)
     if branch is not None and branch != dropped:
         raise TableExistsError(
-            f"{state.name} has a branch {name!r} already, since commit {branch.base.version}; publish or drop it "
-            "first, or choose another name"
+            f"{state.name} already has a branch {name!r} of version {branch.base.version}; publish or drop it first, "
+            "or choose another name"
         )
     if name in state.tags:
         raise InvalidOptionError(
-            f"{state.name} has a tag {name!r}, and a branch cannot have the name of a tag; choose another"
+            f"{state.name} has a tag {name!r}, and a branch cannot have the name of a tag; choose another name"
         )
 
 
 def _require_branchable(state: TableState) -> None:
-    """Raise `InvalidOptionError` for a table whose branch could not be read or published."""
-    require_no_branch(state, "making a branch")
+    """Raise `InvalidOptionError` for a table that does not support branches."""
+    require_no_branch(state, "creating a branch")
     properties = state.parsed
     if VIEW in state.properties:
-        why = "its rows are those of its query"
+        why = "it is a materialized view"
     elif properties.identity is not None:
-        why = "it has an identity column, for which branch and table would allocate the same values"
+        why = "it has an identity column, of which branch and table would allocate the same values"
     elif state.properties.get(MERGE_ENGINE, "last_row").strip().lower() != "last_row":
         why = f"its merge engine ({MERGE_ENGINE}) would merge published rows again"
     else:
         return
     raise InvalidOptionError(
-        f"table {state.name} cannot have branches: {why}; write the rows into a table of their own, check them there, "
-        "and copy them then (INSERT INTO … SELECT)"
+        f"table {state.name} cannot have branches: {why}; write the rows into a separate table, check them, and copy "
+        "them (INSERT INTO … SELECT)"
     )
 
 
@@ -258,14 +256,20 @@ def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | N
     copy_rows(table, state)
     log = begin_history(table, state, path)
     branch = _commit_name(table, base, branch_tag(name, uuid), name, dropped)
-    if log.refresh().dropped:  # its creator stalled for so long that cleaning treated it as abandoned
+    if log.refresh().dropped:  # by cleaning, because its creation took longer than the grace period
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
-        raise CommitConflictError(f"branch {name!r} of {table.name} took longer than the grace; make it again")
+        raise _late_error(table.name, name)
     return _describe_branch(branch)
 
 
+def _late_error(table: str, name: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"cannot create branch {name!r} of {table}: it took longer than the grace period; create it again"
+    )
+
+
 def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, dropped: Branch | None) -> Branch:
-    """Name the branch in the table's log: **the commit point** of its creation."""
+    """Name the branch in the table's log. **Commit point** of its creation."""
     clone_tag, uuid = f"{CLONE}{tag.rpartition(':')[2]}", table.world.ids.new_uuid()
     lake_snapshot = base.lake.snapshot_id if base.lake is not None else None
     write_tagged(table.storage, base, uuid)
@@ -275,7 +279,7 @@ def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, drop
             return ()
         _require_free_name(state, name, dropped)
         if clone_tag not in state.tags or tag_key(state.table_uuid, uuid) in state.condemned:
-            raise CommitConflictError(f"branch {name!r} of {state.name} took longer than the grace; make it again")
+            raise _late_error(state.name, name)
         dropped_tags = (clone_tag,) if dropped is None or dropped.tag not in state.tags else (clone_tag, dropped.tag)
         forgotten = list_publications(state, name)
         naming = (Tag(tag, base.version, uuid, lake_snapshot), DropTag(dropped_tags))
@@ -286,42 +290,40 @@ def _commit_name(table: TableHandle, base: TableState, tag: str, name: str, drop
 
 @dataclass(frozen=True, slots=True)
 class IncompleteBranch:
-    """A branch whose own log and table log disagree."""
+    """A branch whose publication or drop was interrupted."""
 
     name: str
     is_: Literal["sealed", "dropped", "published"]
-    """``sealed``: it accepts no rows, and the table does not have them. ``dropped``: its log has ended, and the table
-    still names it. ``published``: the table has its rows, and its log has not ended."""
+    """``sealed``: it accepts no more rows, but is not published. ``dropped``: its log has ended, but the table still
+    names it. ``published``: the table has its changes, but its log has not ended."""
     since_ms: int
-    """Store time of the latest record of the branch's log; 0 if the log was deleted."""
+    """Store time of the latest record in the branch's log; 0 if the log was deleted."""
 
 
 def find_incomplete_branches(table: TableHandle) -> list[IncompleteBranch]:
-    """Return the incomplete branches of a table in its cached state.
+    """Return the incomplete branches in the cached state of a table.
 
-    Reads the log of each branch, and of the last published branch of each name.
+    Reads the logs of all branches, and of the last published branch of each name.
     """
     state = table.state
     named = {branch.uuid: branch.name for branch in find_branches(state)}
     published = dict(_iter_published_branches(state))
     uuids = [*named, *(uuid for uuid in published if uuid not in named)]
 
-    def look(uuid: str) -> IncompleteBranch | None:
+    def find_incomplete(uuid: str) -> IncompleteBranch | None:
         branch_state = _read_branch_state(table, uuid)
         if uuid not in named:
-            is_open = branch_state is not None and not branch_state.dropped
-            return (
-                IncompleteBranch(published[uuid], "published", branch_state.time_ms)
-                if is_open and branch_state
-                else None
-            )
+            if branch_state is None or branch_state.dropped:
+                return None
+            return IncompleteBranch(published[uuid], "published", branch_state.time_ms)
         if branch_state is None or branch_state.dropped:
             return IncompleteBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
         mark = BranchMark.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
         return IncompleteBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 
-    return [unsettled for unsettled in map_with_store_concurrency(table.storage, look, uuids) if unsettled is not None]
+    branches = map_with_store_concurrency(table.storage, find_incomplete, uuids)
+    return [branch for branch in branches if branch is not None]
 
 
 def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
@@ -333,7 +335,7 @@ def _iter_published_branches(state: TableState) -> Iterator[tuple[str, str]]:
 
 
 def _read_branch_state(table: TableHandle, uuid: str) -> TableState | None:
-    """Return the latest state of a branch's log; None if the log was deleted."""
+    """Return the latest state of a branch; None if its log was deleted."""
     try:
         return CommitLog(table.storage, uuid, table.world).refresh()
     except TableNotFoundError:

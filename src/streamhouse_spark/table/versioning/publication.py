@@ -1,16 +1,15 @@
 """Publication of a branch: its changes are committed to the table, all or none, and the branch ends.
 
-**Commit point:** the one record of the table that has the changes and removes the branch's name. It is a transaction of
-the branch, so publishing again, after a crash or concurrently, has no effect. Before it the branch is sealed by a
-record of its own log, so that writers get no acknowledgement for unpublished rows. A crash between the two leaves a
-sealed branch, which can be read, published and dropped.
+First a record in the branch's log seals the branch, so that no write to it is acknowledged and then lost. **Commit
+point:** the record in the table's log with the changes, which also removes the name of the branch. It is a transaction,
+so publishing again, after a crash or concurrently, has no effect. A crash between the two records leaves a sealed
+branch, which can be read, published and dropped.
 
-A table that did not change since the branch was created accepts the changes. Otherwise it accepts them only if they do
-not conflict:
+If the table changed since the branch was created, the changes must not conflict:
 
-* of a log table if the branch only appended rows;
-* of a primary-key table if no key that the branch changed was changed, and no statement read what the other changed
-  (`kv.conflict_detection`). The changes are then the net change of each key.
+* The branch of a log table may only have appended rows.
+* In a primary-key table, no key that the branch changed may have changed, and no statement may have read rows that
+  changed on the other side (`kv.conflict_detection`). The published changes are the net change of each key.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ import pyarrow.compute as pc
 from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMark
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import parse_branch
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
+from streamhouse_spark.core.warehouse_layout import parse_branch
 from streamhouse_spark.dml.delete import (
     commit_with_conflict_check,
     has_dropped_partitions,
@@ -40,13 +39,13 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Ta
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.conflict_detection import ConflictChecker
-from streamhouse_spark.kv.table_config import engine_of
+from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.delete_vectors import FileRows, count_rows, have_same_files, union_deleted_file_rows
+from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows, without_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
@@ -74,8 +73,8 @@ LOOKUP_ROWS: Final = 1 << 20
 """Keys per lookup."""
 logger = logging.getLogger(__name__)
 MAIN: Final = "main"
-PIECE_BYTES: Final = 64 << 20
-"""Bytes of rows of one bucket that are in memory at once and become one segment."""
+SEGMENT_BYTES: Final = 64 << 20
+"""Bytes of rows of a bucket that are read into memory and staged as one segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,51 +84,44 @@ class Publication:
     table: str
     branch: str
     version: int
-    """The commit of the table that has the branch's changes."""
+    """The commit of the table with the changes of the branch."""
     rows_written: int | None = None
     """Rows that were appended or upserted; None if the branch was published before."""
     rows_deleted: int | None = None
-    """Rows that were deleted. None as above, and if a primary-key or adopted table was truncated."""
+    """Rows that were deleted; None if the branch was published before, or truncated a primary-key or adopted table."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchChanges:
-    """The changes of a branch since its creation, as far as its state has them."""
+    """The changes of a branch from its creation to a state."""
 
     branch: Branch
     base: TableState
-    """The table's state at the creation of the branch."""
+    """The state of the table from which the branch was created."""
     branch_state: TableState
-    """The state of the branch."""
 
     @property
-    def is_emptied(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether the branch was truncated or overwritten."""
         return self.branch_state.first_offsets != self.base.first_offsets
 
     @property
     def deleted(self) -> dict[int, OffsetSet]:
         """Bucket → offsets of table rows that the branch deleted individually."""
-        deleted = {}
-        for bucket, runs in self.branch_state.deleted.items():
-            of_table = runs.within(OffsetRange(0, self.base.buckets[bucket].end))
-            if bucket in self.base.deleted:
-                of_table = of_table.without(self.base.deleted[bucket])
-            if of_table:
-                deleted[bucket] = of_table
-        return deleted
+        deleted = self.branch_state.deleted.items()
+        table_rows = {b: runs.within(OffsetRange(0, self.base.buckets[b].end)) for b, runs in deleted}
+        return without_rows(table_rows, self.base.deleted)
 
     @property
     def files(self) -> FileRows:
         """Lake file name → positions of table rows without offsets that the branch deleted."""
         base_files = union_deleted_file_rows(self.base.deletions)
-        every = union_deleted_file_rows(self.branch_state.deletions)
-        left = {name: runs.without(base_files[name]) if name in base_files else runs for name, runs in every.items()}
-        return {name: runs for name, runs in left.items() if runs}
+        branch_files = union_deleted_file_rows(self.branch_state.deletions)
+        return without_rows(branch_files, base_files)
 
     @property
     def added(self) -> dict[int, OffsetRange]:
-        """Bucket → offsets of the branch's own rows or changes."""
+        """Bucket → offsets of the rows or changes that were written to the branch."""
         added = {}
         for bucket, log in self.branch_state.buckets.items():
             start = max(self.base.buckets[bucket].end, self.branch_state.first_offset(bucket))
@@ -140,7 +132,7 @@ class BranchChanges:
     @property
     def is_additive(self) -> bool:
         """Whether a branch of a log table only appended rows."""
-        return not (self.deleted or self.files or self.is_emptied)
+        return not (self.deleted or self.files or self.is_truncated)
 
     @property
     def transaction(self) -> Transaction:
@@ -154,22 +146,22 @@ class BranchChanges:
     def conflict_error(self, why: str) -> CommitConflictError:
         return CommitConflictError(
             f"branch {self.branch.name!r} of {self.base.name} cannot be published: {why} since commit "
-            f"{self.base.version}, with which the branch began; nothing was published. Drop the branch, make it again, "
-            "and write it by the table as it is now"
+            f"{self.base.version}, from which the branch was created; nothing was published. Drop the branch, create "
+            "it again, and write the rows again"
         )
 
 
 def require_same_branch(state: TableState, branch: Branch) -> None:
-    """Raise `TableNotFoundError` unless the table still names this branch."""
+    """Raise `TableNotFoundError` if the branch was dropped, also if another branch has its name."""
     if branch.tag not in state.tags:
         require_branch(state, branch.name)
-        raise TableNotFoundError(f"branch {branch.name!r} of {state.name} was dropped; another branch has its name now")
+        raise TableNotFoundError(f"branch {branch.name!r} of {state.name} was dropped; another branch has its name")
 
 
 def describe_divergence(state: TableState, base: TableState) -> str | None:
-    """Return how the rows of a table changed since a state, apart from maintenance; None if they did not."""
+    """Return how the rows of a table changed since ``base``, or None if they did not change."""
     if state.first_offsets != base.first_offsets:
-        return "the table was emptied or overwritten"
+        return "the table was truncated or overwritten"
     if state.ends != base.ends:
         return "rows of the table were added or changed"
     if any(deletion.commit > base.version for deletion in state.deletions):
@@ -180,11 +172,11 @@ def describe_divergence(state: TableState, base: TableState) -> str | None:
 
 
 def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
-    """Seal the branch against writes and return all of its changes. **Commit point:** a record of the branch's log."""
+    """Seal the branch against writes, and return its final changes. **Commit point:** a record in the branch's log."""
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if state.dropped:
-            raise TableNotFoundError(f"branch {changes.branch.name!r} of {changes.base.name} was dropped meanwhile")
+            raise TableNotFoundError(f"branch {changes.branch.name!r} of {changes.base.name} was dropped concurrently")
         mark = BranchMark.of_properties(state.properties)
         if mark is None or mark.is_sealed:
             return ()
@@ -197,7 +189,7 @@ def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
 def report_publication(
     table: TableHandle, changes: BranchChanges, committed: CommitResult, written: int, deleted: int | None
 ) -> Publication:
-    """Report a publication, and compact inline rows if due."""
+    """Return the result of a publication, and compact inline rows if due."""
     if committed.duplicate_of is not None:
         return Publication(table.name, changes.branch.name, committed.duplicate_of.commit)
     if committed.is_first:
@@ -207,16 +199,16 @@ def report_publication(
 
 @dataclass(frozen=True, slots=True)
 class _NetChange:
-    """The net changes: rows by bucket and key, with deleted keys marked."""
+    """The net change of each key."""
 
     batches: Mapping[int, KeyedBatch]
     num_written: int
     num_deleted: int | None
-    """None if the branch was truncated: the table's number of keys is not known here."""
+    """None if the branch was truncated, because the number of keys in the table is unknown."""
 
 
 def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
-    """Publish a branch of a primary-key table: the net change of each key that the branch changed."""
+    """Publish a branch of a primary-key table."""
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
     shape = keyed.shape(table.state)
@@ -237,7 +229,7 @@ def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -
             keyed.stager(shape, engine),
             net.batches,
             transaction=changes.transaction,
-            overwrite=changes.is_emptied,
+            overwrite=changes.is_truncated,
             read=_make_read_version(changes),
             extra_actions=make_end_actions,
         )
@@ -253,13 +245,13 @@ def _require_same_columns(state: TableState, changes: BranchChanges) -> None:
 
 
 def _make_read_version(changes: BranchChanges) -> ReadVersion:
-    """Return the version that the branch read. Its scope is empty if the branch only wrote by key."""
+    """Return the version that the branch read, without a scope if all of its writes were by key."""
     rewrites = any(
         segment.rewrites and segment.end_offset > changes.base.buckets[bucket].end
         for bucket, log in changes.branch_state.buckets.items()
         for segment in log.segments
     )
-    read = replace(ReadVersion.of(changes.base), is_strict=changes.is_emptied)
+    read = replace(ReadVersion.of(changes.base), is_strict=changes.is_truncated)
     return read if rewrites else replace(read, scope=_reads_nothing)
 
 
@@ -268,7 +260,7 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
 
 
 def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _NetChange) -> None:
-    """Raise `CommitConflictError` if the changes conflict with the table's latest state."""
+    """Raise `CommitConflictError` if the changes conflict with the latest state of the table."""
     if describe_divergence(table.state, changes.base) is None:
         return
     try:
@@ -279,14 +271,14 @@ def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: Branc
 
 def _conflict_error(changes: BranchChanges, error: CommitConflictError) -> CommitConflictError:
     why = str(error).partition(" was running: ")[2].partition("; nothing was")[0]
-    return changes.conflict_error(f"others changed what the branch depends on ({why or error})")
+    return changes.conflict_error(f"rows that the branch read or wrote changed ({why or error})")
 
 
 def _compute_net_change(
     table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, log: CommitLog
 ) -> _NetChange:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
-    if changes.is_emptied:
+    if changes.is_truncated:
         rows = read_snapshot_rows(
             branch, take_latest_snapshot(changes.branch_state), Projection.of(changes.branch_state.schema, None, None)
         )
@@ -311,10 +303,10 @@ def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: Bra
     parts = [shape.key_schema.arrow.empty_table()]
     for bucket, offsets in changes.added.items():
         split = plan_range(branch_state, bucket, offsets)
-        of_bucket = read_split(
+        log_batches = read_split(
             table.storage, split, branch_state.written_schema(branch_state.schema_id), names, records=records
         )
-        parts += [pa.Table.from_batches([batch.batch]).cast(parts[0].schema) for batch in of_bucket]
+        parts += [pa.Table.from_batches([batch.batch]).cast(parts[0].schema) for batch in log_batches]
     keys = pa.concat_tables(parts)
     distinct = keys.group_by(names, use_threads=False).aggregate([])
     return distinct.select(names).cast(parts[0].schema)
@@ -324,12 +316,12 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
     """Publish a branch; see `Table.fast_forward`."""
     if to.strip().lower() != MAIN:
         raise InvalidOptionError(
-            f"fast_forward(to={quote(to)}): a branch is published to its table, which is called 'main'; leave it out"
+            f"fast_forward: to is {quote(to)}, expected 'main', the table of the branch; leave it out"
         )
     name = parse_branch(name)
     try:
         return _commit_publication(table, name)
-    except TableNotFoundError:  # it may have been published concurrently
+    except TableNotFoundError:  # perhaps published concurrently
         state = table.refresh()
         if find_branch(state, name) is not None or (entry := find_publication(state, name)) is None:
             raise
@@ -340,30 +332,30 @@ def _commit_publication(table: TableHandle, name: str) -> Publication:
     branch, log = open_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
     publish = _publish_keyed if base.primary_key else _publish
-    done = publish(table, BranchChanges(branch, base, log.state), log)
+    publication = publish(table, BranchChanges(branch, base, log.state), log)
     with log_post_commit_errors(logger, "ending the log of branch", name):
         end_log(log)
-    return done
+    return publication
 
 
 def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publication:
     """Publish a branch of a log table."""
     _require_publishable(table.state, changes)
     changes = seal_branch(changes, log)
-    deleted, files, is_emptied = changes.deleted, changes.files, changes.is_emptied
+    deleted, files, is_truncated = changes.deleted, changes.files, changes.is_truncated
     staged = stage_branch_rows(table, changes.branch_state, changes.added, rewrites=bool(deleted or files))
 
     def plan(state: TableState, time_ms: int, read: ReadVersion) -> Sequence[Action]:
         _require_publishable(state, changes)
-        emptying = make_truncate_actions(state) if is_emptied else ()
-        deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_emptied else ()
-        added = (make_append_action(state, staged, time_ms, ends_after(state, emptying)),) if staged.segments else ()
-        return (*emptying, *deletions, *added, *changes.make_end_actions(state))
+        truncate = make_truncate_actions(state) if is_truncated else ()
+        deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_truncated else ()
+        added = (make_append_action(state, staged, time_ms, ends_after(state, truncate)),) if staged.segments else ()
+        return (*truncate, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction
     committed = commit_with_conflict_check(table, deleted, read, plan, transaction=transaction, staged=staged)
     num_deleted: int | None = count_rows(deleted) + count_rows(files)
-    if is_emptied:
+    if is_truncated:
         num_deleted = None if ADOPTED in changes.base.properties else changes.base.num_rows
     return report_publication(table, changes, committed, staged.num_rows, num_deleted)
 
@@ -374,12 +366,10 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
     if changes.is_additive:
         return
     if (why := describe_divergence(state, changes.base)) is not None:
-        raise changes.conflict_error(f"{why}, and the branch did not only add rows,")
-    before, now = (
-        table_state.lake.snapshot_id if table_state.lake is not None else None for table_state in (changes.base, state)
-    )
-    if changes.files and not have_same_files(state.lake_history, before, now):
-        raise changes.conflict_error("lake files of which it deleted rows may have been rewritten")
+        raise changes.conflict_error(f"{why}, and the branch did not only append rows,")
+    base_snapshot, snapshot = (s.lake.snapshot_id if s.lake is not None else None for s in (changes.base, state))
+    if changes.files and not state.has_same_lake_files(base_snapshot, snapshot):
+        raise changes.conflict_error("lake files with rows that it deleted may have been rewritten")
 
 
 # -- the rows of a branch ----------------------------------------------------------------------------------------------
@@ -388,20 +378,20 @@ def _require_publishable(state: TableState, changes: BranchChanges) -> None:
 def stage_branch_rows(
     table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange], *, rewrites: bool
 ) -> StagedRows:
-    """Stage the rows that a branch added and did not delete itself. Durable when this returns.
+    """Stage the live rows that were added to a branch. They are durable when this returns.
 
-    Each row stays in its bucket, in order. The rows were validated by the constraints of the branch and have all
-    columns. With ``rewrites`` they are marked as written by an operation that read the table.
+    Rows keep their buckets and their order. The branch validated its constraints and filled in missing columns. With
+    ``rewrites``, the rows are marked as written by an operation that read the table.
     """
     storage, options, staged_ms = table.storage, table.segment_options(branch_state), table.storage.now_ms()
-    pieces = list_if_small(
-        _read_pieces(table, branch_state, added), inline_bytes_total(INLINE_BYTES_MAX, branch_state.num_buckets)
+    chunks = list_if_small(
+        _read_chunks(table, branch_state, added), inline_bytes_total(INLINE_BYTES_MAX, branch_state.num_buckets)
     )
-    if isinstance(pieces, list):
-        segments = [stage_inline(rows, bucket, options) for bucket, rows in pieces]
+    if isinstance(chunks, list):
+        segments = [stage_inline(rows, bucket, options) for bucket, rows in chunks]
     else:
         by_number: dict[int, StagedSegment] = {}
-        for group in group_into_objects(enumerate(pieces), lambda numbered: numbered[1][1].nbytes):
+        for group in group_into_objects(enumerate(chunks), lambda numbered: numbered[1][1].nbytes):
             uuid = table.world.ids.new_uuid()
             parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
@@ -412,15 +402,15 @@ def stage_branch_rows(
 
 
 def list_if_small(
-    pieces: Iterator[tuple[int, pa.Table]], bytes_max: int
+    chunks: Iterator[tuple[int, pa.Table]], bytes_max: int
 ) -> list[tuple[int, pa.Table]] | Iterator[tuple[int, pa.Table]]:
-    """Return all pieces as a list if they have at most ``bytes_max`` bytes, else as an iterator."""
+    """Return all chunks as a list if they have at most ``bytes_max`` bytes, else as an iterator."""
     buffered, num_bytes = [], 0
-    for piece in pieces:
-        buffered.append(piece)
-        num_bytes += piece[1].nbytes
+    for chunk in chunks:
+        buffered.append(chunk)
+        num_bytes += chunk[1].nbytes
         if num_bytes > bytes_max:
-            return _drain(buffered, pieces)
+            return _drain(buffered, chunks)
     return buffered
 
 
@@ -428,26 +418,27 @@ def _drain(
     buffered: list[tuple[int, pa.Table]], rest: Iterator[tuple[int, pa.Table]]
 ) -> Iterator[tuple[int, pa.Table]]:
     while buffered:
-        yield buffered.pop(0)  # releases the piece
+        yield buffered.pop(0)  # releases the memory of the chunk
     yield from rest
 
 
-def _read_pieces(
+def _read_chunks(
     table: TableHandle, branch_state: TableState, added: Mapping[int, OffsetRange]
 ) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of each bucket in chunks of about `SEGMENT_BYTES`."""
     records = InlineRecords(table.storage, branch_state.table_uuid)
     for bucket, offsets in added.items():
-        waiting: list[pa.RecordBatch] = []
+        pending: list[pa.RecordBatch] = []
         num_bytes = 0
         for log_batch in read_split(
             table.storage, plan_range(branch_state, bucket, offsets), branch_state.schema, records=records
         ):
             if not log_batch.batch.num_rows:
                 continue
-            waiting.append(log_batch.batch)
+            pending.append(log_batch.batch)
             num_bytes += log_batch.batch.nbytes
-            if num_bytes >= PIECE_BYTES:
-                yield bucket, pa.Table.from_batches(waiting)
-                waiting, num_bytes = [], 0
-        if waiting:
-            yield bucket, pa.Table.from_batches(waiting)
+            if num_bytes >= SEGMENT_BYTES:
+                yield bucket, pa.Table.from_batches(pending)
+                pending, num_bytes = [], 0
+        if pending:
+            yield bucket, pa.Table.from_batches(pending)

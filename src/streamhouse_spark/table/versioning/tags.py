@@ -1,8 +1,8 @@
-"""Tags: named versions of a table, which retain what readers of these versions need.
+"""Tags: named versions of a table, whose log files, records and lake snapshots are retained.
 
-**Commit point:** the one record that adds or removes the name. Before a tag is added, the version's state is stored in
-an object that no record names yet; cleaning removes it if the record never comes. The record is committed only if every
-log file of the version still belongs to the table, so no cleaner will delete it.
+**Commit point:** the record that adds or removes the name. Before it, the state of the version is stored in an object,
+which cleaning deletes if the record is never committed. The record is committed only if every log file of the version
+belongs to the table, because then no concurrent cleaning deletes it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import tag_key
+from streamhouse_spark.core.warehouse_layout import tag_key
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SnapshotExpiredError, quote
 from streamhouse_spark.log.actions import Action, DropTag, Tag
 from streamhouse_spark.log.catalog.branches import BRANCH_TAG, find_branch, require_no_branch
@@ -37,13 +37,13 @@ class TableTag:
     version: int
     created_ms: int
     expires_ms: int | None = None
-    """Time when cleaning drops the tag; None for never."""
+    """Time when maintenance drops the tag; None for never."""
     lake_snapshot: int | None = None
-    """The lake snapshot that the version reads."""
+    """The lake snapshot of the version."""
 
 
 def list_tags(state: TableState) -> list[TableTag]:
-    """Return the tags by name, without those of branches."""
+    """Return the tags, ordered by name, except tags of branches and clones."""
     return [
         TableTag(name, tag.version, tag.time_ms, tag.until_ms, tag.lake_snapshot)
         for name, tag in sorted(state.tags.items())
@@ -54,7 +54,7 @@ def list_tags(state: TableState) -> list[TableTag]:
 def resolve_version(state: TableState, version: int | str) -> int:
     """Return the commit number of a number or a tag. Raises `InvalidOptionError` for an unknown tag."""
     if isinstance(version, int) and not isinstance(version, bool):
-        return min(max(version, 0), _VERSION_MAX)  # an unknown number is reported by the search for the commit
+        return min(max(version, 0), _VERSION_MAX)  # the read reports an unknown number
     if not isinstance(version, str):
         raise InvalidOptionError(f"version of {state.name} is {quote(version)}, expected a commit number or a tag")
     text = version.strip()
@@ -64,16 +64,16 @@ def resolve_version(state: TableState, version: int | str) -> int:
         return int(text)
     tag_names = ", ".join(tag.name for tag in list_tags(state)) or "none"
     raise InvalidOptionError(
-        f"{state.name} VERSION AS OF {quote(version)}: expected a commit number of {state.name}$commits or a tag, its "
-        f"tags are: {tag_names}; snapshot ids, tags and branches of the lake belong to {state.name}$lake"
+        f"{state.name} VERSION AS OF {quote(version)}: expected a commit number of {state.name}$commits or a tag "
+        f"(tags: {tag_names}); read snapshot ids, tags and branches of the lake from {state.name}$lake"
     )
 
 
-def list_pinned_segments(pin: ReadSnapshot) -> Iterator[Segment]:
+def list_segments(snapshot: ReadSnapshot) -> Iterator[Segment]:
     """Yield the segments of the log and of key-value snapshots that a read snapshot uses."""
-    for bucket, offsets in pin.hot.items():
-        yield from (s for s in pin.state.buckets[bucket].segments if s.end_offset > offsets.start)
-    for base in pin.bases.values():
+    for bucket, offsets in snapshot.hot.items():
+        yield from (s for s in snapshot.state.buckets[bucket].segments if s.end_offset > offsets.start)
+    for base in snapshot.bases.values():
         yield from base.segments
 
 
@@ -86,15 +86,15 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
             f"tag {name!r}: retain_ms is {quote(retain_ms)}, expected at least 1 millisecond, or None"
         )
     for attempt in range(_TRIES):
-        now = table.refresh()
-        _require_free_name(now, name)
-        target = now if version is None else state_at(table.log, table.storage, resolve_version(now, version))
+        current = table.refresh()
+        _require_free_name(current, name)
+        target = current if version is None else state_at(table.log, table.storage, resolve_version(current, version))
         try:
-            keep_version(table, name, target, list_pinned_segments(take_latest_snapshot(target)), retain_ms)
+            keep_version(table, name, target, list_segments(take_latest_snapshot(target)), retain_ms)
             break
         except SnapshotExpiredError:
             if version is not None or attempt == _TRIES - 1:
-                raise  # else the version was compacted or trimmed concurrently: retry with the latest
+                raise  # else the latest version was compacted or trimmed concurrently: retry
     _require_lake_snapshot(table, name, target)
     return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
 
@@ -108,7 +108,7 @@ def drop_tag(table: TableHandle, name: str) -> None:
 
     if name not in table.refresh().tags:
         tag_names = ", ".join(tag.name for tag in list_tags(table.state)) or "none"
-        raise InvalidOptionError(f"{table.name} has no tag {name!r}; its tags are: {tag_names}")
+        raise InvalidOptionError(f"{table.name} has no tag {name!r}; available: {tag_names}")
     table.log.commit(plan)
 
 
@@ -118,7 +118,7 @@ def _parse_tag_name(name: str) -> str:
     if not _NAME.match(folded) or len(folded) > NAME_CHARS_MAX or folded == "main":
         raise InvalidOptionError(
             f"tag {quote(name)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits, underscores, dots and "
-            "hyphens, beginning with a letter or underscore, and not 'main'; choose such a name"
+            "hyphens, starting with a letter or underscore, and not 'main'; choose such a name"
         )
     return folded
 
@@ -126,11 +126,11 @@ def _parse_tag_name(name: str) -> str:
 def _require_free_name(state: TableState, name: str) -> None:
     if find_branch(state, name) is not None:
         raise InvalidOptionError(
-            f"{state.name} has a branch {name!r}, and a tag cannot have the name of a branch; choose another"
+            f"{state.name} has a branch {name!r}, and a tag cannot have the name of a branch; choose another name"
         )
     if name in state.tags:
         raise InvalidOptionError(
-            f"{state.name} has a tag {name!r} already, of version {state.tags[name].version}; drop it first, or choose "
+            f"{state.name} already has a tag {name!r} of version {state.tags[name].version}; drop it first, or choose "
             "another name"
         )
 
@@ -138,7 +138,7 @@ def _require_free_name(state: TableState, name: str) -> None:
 def keep_version(
     table: TableHandle, name: str, target: TableState, segments: Iterable[Segment], retain_ms: int | None = None
 ) -> None:
-    """Name a version, so that its lake snapshot, its log files and these ``segments`` are retained.
+    """Tag a version, so that its lake snapshot, its log files and ``segments`` are retained.
 
     Raises `SnapshotExpiredError` if the segments no longer belong to the table, and no other tag retains them.
     """
@@ -156,16 +156,18 @@ def keep_version(
         _require_live(state, target, segments)
         _require_not_expiring(state, target, lake_snapshot)
         if tag_key(state.table_uuid, uuid) in state.condemned:
-            raise CommitConflictError(f"tag {name!r} of {state.name} took longer than the grace; run it again")
+            raise CommitConflictError(
+                f"cannot create tag {name!r} of {state.name}: it took longer than the grace period; run it again"
+            )
         return (Tag(name, target.version, uuid, lake_snapshot, retain_ms),)
 
     table.log.commit(plan)
 
 
 def _require_live(state: TableState, target: TableState, segments: Iterable[Segment]) -> None:
-    """Raise unless the segments of a version still belong to the table: marked files may be deleted at any time.
+    """Raise `SnapshotExpiredError` unless the segments belong to the table, or another tag retains the version.
 
-    Raises `SnapshotExpiredError`. A version that has a tag may get another.
+    Other segments are marked as deleted, and their files may be deleted at any time.
     """
     if find_tag_of_version(state.tags, target.version) is not None:
         return
@@ -173,20 +175,20 @@ def _require_live(state: TableState, target: TableState, segments: Iterable[Segm
     needed = {(s.uuid, s.commit if s.uuid is None else 0) for s in segments}
     if state.lake_location != target.lake_location or not needed <= live:
         raise SnapshotExpiredError(
-            f"{state.name} as of commit {target.version} cannot be tagged: rows that it reads were compacted, "
-            "trimmed or removed since, and their old files may be deleted at any time; choose a later commit of "
-            f"{state.name}$history, and tag versions while they are new"
+            f"{state.name} as of commit {target.version} cannot be tagged: its rows were compacted, trimmed or deleted "
+            f"since, and the old files may be deleted at any time; choose a later commit of {state.name}$history, and "
+            "tag versions while they are new"
         )
 
 
 def _require_not_expiring(state: TableState, target: TableState, lake_snapshot: int | None) -> None:
-    """Raise if an expiry is about to remove the lake snapshot; see `table.maintenance.lake.make_expiry_claim`."""
+    """Raise if the lake snapshot is being expired; see `table.maintenance.lake.make_expiry_claim`."""
     if lake_snapshot in state.expiring:
         raise _expired_error(state.name, target.version, lake_snapshot)
 
 
 def _require_lake_snapshot(table: TableHandle, name: str, target: TableState) -> None:
-    """Check the lake snapshot again: another engine, which ignores the log, may have expired it concurrently."""
+    """Drop the tag and raise if another engine, which ignores tags, expired the lake snapshot concurrently."""
     tag = table.refresh().tags.get(name)
     if tag is None or tag.lake_snapshot is None:
         return

@@ -1,16 +1,14 @@
-"""Rows of a writer that wait to be stored: ordered, counted as bytes in flight, and cut into batches.
+"""`RecordAccumulator`: the rows of a writer that are in flight, in order, and their batches.
 
-Callers append rows at the end, and one thread takes batches from the front. A batch stays until its outcome is known,
-so the contents are exactly what is in flight. Putting rows in is one append to a queue: an interrupt leaves them in or
-out, never half.
+Senders append rows at the end, and one thread takes batches from the front. A batch is removed when its outcome is
+known. Adding rows is one append to a queue, so an interrupt cannot add them in part.
 
-Single rows of plain values are buffered as they are and converted to Arrow in batches: converting each alone takes ten
-times as long. A row with a value that is not plain is converted by the sending call, which then gets the error.
+A dict of plain values is buffered, and many dicts are converted to Arrow as a batch, because converting each alone
+takes ten times as long. A row with other values is converted in `Writer.send`, which reports errors.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 from collections import deque
@@ -24,47 +22,48 @@ from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_condition, new_lock
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import BucketOffsets
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterFullError, WriterStoppedError, quote
+from streamhouse_spark.errors import InvalidOptionError, WriterFullError, WriterStoppedError, copy_error, quote
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.conversion import NOT_PLAIN, SizeOf, size_of_values
 from streamhouse_spark.schema.table_schema import TableSchema
 
 ROW_BYTES_MAX: Final = 1 << 20
-"""Larger rows are converted alone, where the overhead is small."""
-_FORMS_MAX: Final = 64
+"""Larger rows are not buffered, but converted alone."""
+_SCHEMA_KEYS_MAX: Final = 64
 SEND_BYTES: Final = 4 << 10
+"""Memory overhead of a send."""
 COLUMN_BYTES: Final = 512
-"""Memory overhead of one send, and of each of its columns."""
+"""Memory overhead of each column of a send."""
 FLUSH_BYTES_MAX: Final = 64 << 20
-"""Bytes of a batch of several sends: far below the size at which rows are split into several segments."""
+"""Upper bound of ``flush_bytes``, so that a batch of several sends never needs several segments of a bucket."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowSchemaKey:
-    """The columns of buffered rows, in the order of the rows."""
+    """The columns of buffered rows with the same names in the same order."""
 
     schema: pa.Schema
-    """Fields of these columns, in table order."""
+    """The columns, in table order."""
     places: tuple[int, ...]
-    """The position of each field in a row."""
+    """The position of each column in a row."""
     _sizes: tuple[tuple[SizeOf, int], ...]
-    """Functions that measure plain values, each with the size of null, in the order of the row."""
+    """For each value of a row, the function that measures plain values, and the size of null."""
 
     @classmethod
     def of(cls, schema: TableSchema, names: Sequence[str]) -> Self | None:
-        """Return the key for rows with these names; None if a column needs more than plain values."""
+        """Return the key for rows with these names; None if such rows cannot be buffered."""
         columns = {column.name: column for column in schema.columns}
         if not names or not columns.keys() >= set(names):
             return None
-        left_out = columns.keys() - set(names)
-        if any(not columns[name].nullable and columns[name].default is None for name in left_out):
+        missing = columns.keys() - set(names)
+        if any(not columns[name].nullable and columns[name].default is None for name in missing):
             return None
         sizes = []
         for name in names:
             if (size_of := size_of_values(columns[name])) is None:
                 return None
             sizes.append((size_of, 1 if columns[name].nullable else NOT_PLAIN))
-        table_order = [column.name for column in schema.columns if column.name not in left_out]
+        table_order = [column.name for column in schema.columns if column.name not in missing]
         fields = [schema.arrow.field(name) for name in table_order]
         return cls(pa.schema(fields), tuple(names.index(name) for name in table_order), tuple(sizes))
 
@@ -87,7 +86,7 @@ class RowSchemaKey:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferedRow:
-    """One unconverted row, with the properties of a table that the writer needs."""
+    """One row that is not converted to Arrow yet."""
 
     schema_key: RowSchemaKey
     values: tuple[Any, ...]
@@ -109,34 +108,32 @@ Rows: TypeAlias = pa.Table | BufferedRow
 
 
 class BufferedRows:
-    """Recognizes plain rows of a table. Thread-safe."""
+    """Recognizes rows that can be buffered. Thread-safe."""
 
     def __init__(self) -> None:
-        self._cached_rows: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = (
-            None
-        )
+        self._cache: tuple[TableSchema, Mapping[str, str], dict[tuple[str, ...], RowSchemaKey | None]] | None = None
 
     def buffer(self, row: Any, state: TableState) -> tuple[BufferedRow, int] | None:
-        """Return a dict as a buffered row with its approximate bytes; None if it must be converted at once."""
+        """Return a dict of plain values as a buffered row with its approximate bytes; None for other rows."""
         if type(row) is not dict:
             return None
-        forms = self._cached_schema_keys(state)
+        keys = self._cached_schema_keys(state)
         names = tuple(row)
-        form = forms.get(names)
-        if form is None and names not in forms:
-            if len(forms) >= _FORMS_MAX:
-                forms.clear()  # other threads read the cache once per row, so this is safe
-            form = forms[names] = self._make_schema_key(state, names)
-        if form is None:
+        key = keys.get(names)
+        if key is None and names not in keys:
+            if len(keys) >= _SCHEMA_KEYS_MAX:
+                keys.clear()  # other threads read the cache once per row, so this is safe
+            key = keys[names] = self._make_schema_key(state, names)
+        if key is None:
             return None
         values = tuple(row.values())
-        size = form.size_of(values)
-        return None if size == NOT_PLAIN else (BufferedRow(form, values), size)
+        size = key.size_of(values)
+        return None if size == NOT_PLAIN else (BufferedRow(key, values), size)
 
     def _cached_schema_keys(self, state: TableState) -> dict[tuple[str, ...], RowSchemaKey | None]:
-        cached = self._cached_rows
+        cached = self._cache
         if cached is None or cached[0] is not state.schema or cached[1] is not state.properties:
-            cached = self._cached_rows = (state.schema, state.properties, {})
+            cached = self._cache = (state.schema, state.properties, {})
         return cached[2]
 
     @staticmethod
@@ -150,19 +147,19 @@ class BufferedRows:
 
 
 def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
-    """Return rows with equal columns as one table, in their order."""
+    """Concatenate rows with equal columns, in their order, as one table."""
     tables: list[pa.Table] = []
-    for form, run in itertools.groupby(parts, lambda part: part.schema_key if isinstance(part, BufferedRow) else None):
-        if form is None:
+    for key, run in itertools.groupby(parts, lambda part: part.schema_key if isinstance(part, BufferedRow) else None):
+        if key is None:
             tables.extend(run)
         else:
-            tables.append(form.table([row.values for row in run]))
+            tables.append(key.table([row.values for row in run]))
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that decide when a batch is due and when senders wait."""
+    """When a batch is due, and when senders wait."""
 
     flush_ms: float
     flush_bytes: int
@@ -184,14 +181,14 @@ class Send:
     sequence: int | None
     sent_ms: int
     end_bytes: int
-    """Bytes of all rows that the writer took so far, including these."""
+    """Bytes of all rows that were sent to the writer, up to and including these rows."""
     answer: Future[BucketOffsets]
     is_deletion: bool = False
     """Whether the rows are keys to delete."""
 
 
 class RecordAccumulator:
-    """The queue between senders and the writing thread. Thread-safe."""
+    """The queue between senders and the `SenderThread`. Thread-safe."""
 
     def __init__(
         self,
@@ -201,16 +198,16 @@ class RecordAccumulator:
         stored_sequence: int | None,
         mixes_deletions: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Make an empty queue. ``mixes_deletions`` returns whether rows and deletions may share a batch."""
+        """Create an empty queue. ``mixes_deletions`` returns whether upserts and deletions may share a batch."""
         self._clock = clock
         self._name = name
         self._limits = limits
         self._mixes_deletions = mixes_deletions
         lock = new_lock()
         self._due = new_condition(lock)
-        """Wakes the taker: a batch may be due earlier than it expected."""
+        """Wakes the taker, because a batch may be due earlier than expected."""
         self._done = new_condition(lock)
-        """Wakes all other waiters: rows were removed, or the queue was stopped."""
+        """Wakes all other threads, because rows were removed or the queue was stopped."""
         self._sends: deque[Send] = deque()
         self._done_bytes = 0
         self._done_sequence = stored_sequence
@@ -219,11 +216,11 @@ class RecordAccumulator:
         self._stopped: str | None = None
         self._failure: Exception | None = None
         self.taker: int | None = None
-        """The thread that takes batches; it must never wait for itself."""
+        """Id of the thread that takes batches. It must never wait for itself."""
 
     @property
     def is_ended(self) -> bool:
-        """Whether the queue takes no more rows."""
+        """Whether the queue accepts no more rows."""
         return self._is_ended
 
     def put(
@@ -236,13 +233,13 @@ class RecordAccumulator:
         timeout_ms: float | None,
         is_deletion: bool = False,
     ) -> Future[BucketOffsets]:
-        """Append rows once there is room for them. Rows larger than the whole room wait until the queue is empty.
+        """Append rows after waiting until they fit. Rows larger than the limit wait until the queue is empty.
 
-        ``num_bytes`` are the bytes of the values; the caller counts them, outside the contended lock. With
-        ``is_numbered`` rows without a sequence get the next one.
+        ``num_bytes`` are the bytes of the values, which the caller counts before it contends for the lock. With
+        ``is_numbered``, rows without a sequence get the next sequence.
 
         Raises `WriterFullError` after ``timeout_ms``, `WriterStoppedError`, and `InvalidOptionError` for a sequence
-        that does not increase: nothing was queued.
+        that does not increase. Then the rows were not queued.
         """
         num_bytes += SEND_BYTES + COLUMN_BYTES * rows.num_columns
         answer: Future[BucketOffsets] = Future()
@@ -260,23 +257,23 @@ class RecordAccumulator:
                 sequence = self._next_sequence(sequence)
             now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
             if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
-                self._due.notify_all()  # waiters continue when the lock is released
+                self._due.notify_all()  # the taker continues when the lock is released
             self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer, is_deletion))
         return answer
 
     def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
-        """Wait for the front batch to be due and return it; an empty list if the queue has ended and is empty.
+        """Wait until the next batch is due, and return it. Returns an empty list if the queue has ended and is empty.
 
-        With ``is_waiting=False`` also return an empty list if no batch is due now.
+        With ``is_waiting=False`` it does not wait, and returns an empty list if no batch is due.
         """
-        mixes_deletions = self._mixes_deletions()  # not under the lock, which senders wait for
+        mixes_deletions = self._mixes_deletions()  # before taking the lock, which senders wait for
         with self._due:
             while (wait_ms := self._wait_ms()) != 0 and is_waiting:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
             return self._take_batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
 
     def complete(self, sends: list[Send], failure: Exception | None = None) -> None:
-        """Remove answered sends from the front. The first ``failure`` is kept for the next flush."""
+        """Remove completed sends from the front. The next flush raises the first ``failure``."""
         with self._done:
             self._failure = self._failure or failure
             if sends:
@@ -286,7 +283,7 @@ class RecordAccumulator:
             self._done.notify_all()
 
     def stop(self, reason: str) -> list[Send]:
-        """Take no more rows, for ``reason``. Returns the queued sends."""
+        """Accept no more rows, for ``reason``. Returns the queued sends."""
         with self._done:
             self._stopped = self._stopped or reason
             self._is_ended = True
@@ -295,18 +292,18 @@ class RecordAccumulator:
             return list(self._sends)
 
     def end(self) -> None:
-        """Take no more rows; queued rows become due. Repeating it is harmless."""
+        """Accept no more rows. Queued rows become due. Repeated calls have no effect."""
         with self._done:
             self._is_ended = True
             self._due.notify_all()
             self._done.notify_all()
 
     def flush(self) -> None:
-        """Wait until the outcome of all queued rows is known. Raises the first failure since the last flush."""
+        """Wait until the outcome of all queued rows is known. Raises the first error since the last flush."""
         if self.taker == threading.get_ident():
             raise InvalidOptionError(
-                f"the writer of {self._name} cannot be flushed or closed by a callback of one of its futures, which "
-                "would deadlock; do it in another thread"
+                f"the writer of {self._name} cannot be flushed or closed by a callback of one of its futures, because "
+                "that would deadlock; do it in another thread"
             )
         with self._done:
             up_to = self._end_bytes
@@ -323,7 +320,7 @@ class RecordAccumulator:
         return self._sends[-1].end_bytes if self._sends else self._done_bytes
 
     def _wait_ms(self) -> float | None:
-        """Return the time until a batch is due: 0 if one is, None if only another call can make one due."""
+        """Return the time until a batch is due; 0 if it is due, None if only another call can make it due."""
         if not self._sends:
             return 0 if self._is_ended else None
         waiting_bytes = self._end_bytes - self._done_bytes
@@ -332,10 +329,10 @@ class RecordAccumulator:
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
     def _take_batch(self, *, mixes_deletions: bool) -> list[Send]:
-        """Return sends from the front, at least one and up to ``flush_bytes``.
+        """Return sends from the front: at least one, and up to ``flush_bytes``.
 
-        All have the same columns. Deletions and other rows share a batch only with ``mixes_deletions``; each kind then
-        has its own columns.
+        All upserts have the same columns, and all deletions. Upserts and deletions share a batch only with
+        ``mixes_deletions``.
         """
         batch: list[Send] = []
         firsts: dict[bool, Send] = {}
@@ -349,37 +346,28 @@ class RecordAccumulator:
         return batch
 
     def _next_sequence(self, sequence: int | None) -> int:
-        newest = self._sends[-1].sequence if self._sends else self._done_sequence
+        latest = self._sends[-1].sequence if self._sends else self._done_sequence
         if sequence is None:
-            return 0 if newest is None else newest + 1
-        if newest is not None and sequence <= newest:
+            return 0 if latest is None else latest + 1
+        if latest is not None and sequence <= latest:
             raise InvalidOptionError(
-                f"sequence {sequence} was sent to the writer of {self._name} after {newest}; sequences must increase "
-                "from one send to the next"
+                f"sequence {sequence} was sent to the writer of {self._name} after {latest}; sequences must increase "
+                "with each send"
             )
         return sequence
 
     def _require_open(self) -> None:
         if self._is_ended:
-            raise WriterStoppedError(self._stopped or f"the writer of {self._name} is closed; open another one")
+            raise WriterStoppedError(self._stopped or f"the writer of {self._name} is closed; open a new writer")
 
     def _full_error(self, num_bytes: int) -> WriterFullError:
         return WriterFullError(
-            f"{self._end_bytes - self._done_bytes} bytes of {self._name} are in flight, and with {num_bytes} more "
-            f"they would exceed in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was taken, send "
-            "these rows again"
+            f"{self._end_bytes - self._done_bytes} bytes of {self._name} are in flight, and {num_bytes} more would "
+            f"exceed in_flight_bytes_max ({self._limits.in_flight_bytes_max}); nothing was queued, send these rows "
+            "again"
         )
 
 
 def _can_share_batch(first: Send, send: Send) -> bool:
     is_alike = first.is_deletion == send.is_deletion
     return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)
-
-
-def copy_error(failure: Exception) -> Exception:
-    """Return a copy of a failure, because several threads raise it."""
-    if not isinstance(failure, StreamhouseError):
-        return failure
-    copied = copy.copy(failure)
-    copied.__cause__ = failure
-    return copied

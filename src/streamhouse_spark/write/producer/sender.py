@@ -1,13 +1,14 @@
 """Commits the batches of a writer, each as one append, upsert or deletion, and splits the offsets per send.
 
-**Commit point:** the batch's record. With a producer, a batch of unknown outcome is retried unchanged under its
-transaction, so it is stored once. Without one, only a batch that is known not to be stored is retried.
+**Commit point:** the commit record of the batch. With a producer id, a batch of unknown outcome is retried unchanged
+under its transaction, so it is stored once. Without a producer id, a batch is retried only if it is known not to be
+stored.
 
 An *idempotent producer* has at most one live writer per producer id, and knows the last sequence that was stored. Each
-of its batches is a transaction whose version is the sequence of its last rows. So all rows at or below the stored
-version are stored, wherever batches were cut. That alone does not suffice if two writers have the same id, because both
-may send rows after the stored version, cut differently. So each writer first takes the next *epoch*, a transaction of
-its own, and its batches are rejected after a record with a later epoch (fencing).
+batch is a transaction whose version is the sequence of its last rows. So all rows up to the stored version are stored,
+regardless of the boundaries of batches. Two writers with the same id could send rows after the stored version in
+different batches. So each writer first commits the next *epoch* as a separate transaction. Its batches are rejected
+after a record with a later epoch (fencing).
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ from streamhouse_spark.errors import (
     StorageError,
     StorageRefusedError,
     TransactionConflictError,
+    copy_error,
 )
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.idempotency import require_not_dropped
+from streamhouse_spark.log.commit_validation import require_not_dropped
+from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version, name_sum
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows, copy_error
+from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows
 
 if TYPE_CHECKING:
     from streamhouse_spark.write.producer.upsert_target import UpsertTarget
@@ -45,37 +48,34 @@ if TYPE_CHECKING:
 
 EPOCH_SUFFIX: Final = "/epoch"
 """Suffix of the application id under which the epoch of a producer is stored."""
-CLAIMS_MAX: Final = 100
 Write = Callable[..., BucketOffsets]
 """Writes the rows of a batch, given the rows, the transaction and ``require``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """A producer id that one writer holds."""
+    """A producer id and the epoch of its writer."""
 
     producer_id: str
     epoch: int
     stored_sequence: int | None
-    """The last sequence that earlier writers of the id stored; they are fenced and cannot store more."""
+    """The last sequence that earlier writers stored. They are fenced and cannot store more."""
 
     def transaction(self, sequence: int) -> Transaction:
         return Transaction(self.producer_id, sequence)
 
     def require_newest(self, state: TableState) -> None:
-        """Raise `ProducerFencedError` if a later writer took the id."""
-        if find_stored_version(state.transactions, state.past_transactions, _epoch_id(self.producer_id)) != self.epoch:
+        """Raise `ProducerFencedError` if a newer writer took over the id."""
+        if stored_epoch(state, _epoch_id(self.producer_id)) != self.epoch:
             raise ProducerFencedError(
                 f"producer {self.producer_id!r} of {state.name}: a newer writer has this id. The rows of this batch "
-                "are stored only if the newer writer's last_sequence says so; end this one, and give each writer that "
-                "runs beside others an id of its own"
+                "are stored only if the last_sequence of the newer writer includes them; end this writer, and give "
+                "each concurrent writer a separate id"
             )
 
 
 def take_over(table: TableHandle, producer_id: str) -> Producer:
-    """Fence the earlier writers of a producer id and return the new epoch. **Commit point:** the record with the epoch.
-
-    After it no row of an earlier writer is stored. A crash after it leaves an unused epoch, which is harmless.
+    """Fence the earlier writers of a producer id and return the new epoch. **Commit point:** that of `claim_epoch`.
 
     Raises `InvalidOptionError` for an invalid id, `TransactionConflictError` for the id of a streaming query.
     """
@@ -83,21 +83,12 @@ def take_over(table: TableHandle, producer_id: str) -> Producer:
 
     def plan(state: TableState, _time_ms: int) -> tuple[Append]:
         require_not_dropped(state)
+        _require_producer(state, producer_id)
         return (Append((), ()),)
 
-    for _ in range(CLAIMS_MAX):
-        state = table.refresh()
-        _require_producer(state, producer_id)
-        epoch = (find_stored_version(state.transactions, state.past_transactions, epoch_id) or 0) + 1
-        committed = table.log.commit(plan, transaction=Transaction(epoch_id, epoch), is_shared=True)
-        if committed.duplicate_of is None:
-            state = committed.state
-            stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
-            return Producer(producer_id, epoch, stored)
-    raise CommitConflictError(
-        f"producer {producer_id!r} of {table.name} was taken by {CLAIMS_MAX} other writers, one after the other; "
-        "nothing was written, give each writer an id of its own"
-    )
+    epoch, state = claim_epoch(table.log, epoch_id, plan, f"producer {producer_id!r}")
+    stored = find_stored_version(state.transactions, state.past_transactions, producer_id)
+    return Producer(producer_id, epoch, stored)
 
 
 def _epoch_id(producer_id: str) -> str:
@@ -110,7 +101,7 @@ def _require_producer(state: TableState, producer_id: str) -> None:
         entry is None and past is not None and past.owner_sum
     ):
         raise TransactionConflictError(
-            f"producer id {producer_id!r} of {state.name} is the application id of a streaming query; choose another"
+            f"producer id {producer_id!r} of {state.name} is the application id of a streaming query; choose another id"
         )
 
 
@@ -124,7 +115,7 @@ class BatchSender:
         producer: Producer | None,
         timeout_ms: float,
     ) -> None:
-        """Send to a log table, or by ``keyed`` to a primary-key table. A batch fails after ``timeout_ms``."""
+        """Create a sender to a log table or, with ``keyed``, a primary-key table. Batches fail after ``timeout_ms``."""
         self._log_writer = log_writer
         self._keyed = keyed
         self._world = log_writer.table.world
@@ -132,18 +123,18 @@ class BatchSender:
         self.producer = producer
 
     def deliver(self, batch: Sequence[Send]) -> list[BucketOffsets]:
-        """Commit the rows of the sends and return the offsets of each. Retries until the delivery timeout.
+        """Commit the rows of the sends, and return the offsets of each send. Retries until the delivery timeout.
 
-        Raises as `Table.append`, and `ProducerFencedError` if a later writer took the producer id.
+        Raises the errors of `Table.append`, and `ProducerFencedError` if a newer writer took over the producer id.
         """
-        rows, write = self._take_batch(batch)
+        rows, write = self._prepare_write(batch)
         places, offsets = self._write_with_retries(
             write, rows, [send.rows.num_rows for send in batch], batch[-1].sequence
         )
         return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
-    def _take_batch(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
-        """Return the rows of a batch, and the function that writes all of them."""
+    def _prepare_write(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
+        """Return the rows of a batch, and the function that writes them."""
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]
         keyed = self._keyed
@@ -157,7 +148,7 @@ class BatchSender:
     def _write_with_retries(
         self, write: Write, rows: pa.Table, nums_rows: Sequence[int], sequence: int | None
     ) -> tuple[npt.NDArray[np.int64] | None, BucketOffsets]:
-        """Write rows, and return their `_count_rows_of_calls` and offsets. A producer's rows are one transaction.
+        """Write rows, and return their `_count_rows_of_calls` and offsets. The rows of a producer are one transaction.
 
         The counts are computed before the write, because nothing may fail after the commit point.
         """
@@ -185,9 +176,9 @@ class BatchSender:
             self._world.wait_to_retry(tries)
 
     def _count_rows_of_calls(self, rows: pa.Table, nums_rows: Sequence[int]) -> npt.NDArray[np.int64] | None:
-        """Count the rows of each send per bucket, or in one column if an append goes to a single bucket.
+        """Count the rows of each send per bucket, or in one column if all rows go to a single bucket.
 
-        Returns None if sends have no offsets of their own, as in a primary-key table.
+        Returns None for a primary-key table, in which sends have no separate offsets.
         """
         state = self._log_writer.table.state
         if self._keyed is not None:
@@ -206,10 +197,10 @@ class BatchSender:
 def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> list[BucketOffsets]:
     """Split the offsets of all rows by send. In each bucket the rows have the order of the sends.
 
-    If evaluated defaults made the rows so large that they were spread over buckets, each send gets all offsets.
+    If evaluated defaults enlarged the rows, so that they were spread over several buckets, each send gets all offsets.
     """
-    is_cut = places.shape[1] == 1 and len(offsets) > 1
-    if len(places) == 1 or not offsets or is_cut:
+    is_spread = places.shape[1] == 1 and len(offsets) > 1
+    if len(places) == 1 or not offsets or is_spread:
         return [offsets] * len(places)
     counts = places if places.shape[1] == 1 else places[:, list(offsets)]
     starts = np.array([bucket_offsets.start for bucket_offsets in offsets.values()], np.int64)
@@ -223,5 +214,5 @@ def _split_offsets(offsets: BucketOffsets, places: npt.NDArray[np.int64]) -> lis
 
 
 def _batch_error(error: Exception, unknown: Exception | None) -> Exception:
-    """Return the failure of a batch: unknown if an earlier attempt may have stored the rows."""
+    """Return the error of a batch: ``unknown`` if an earlier attempt may have stored the rows, else ``error``."""
     return copy_error(error if unknown is None else unknown)

@@ -1,8 +1,8 @@
 """Commits the batches of a writer to a primary-key table: upserts and deletes by key.
 
-A batch becomes one net change per key, so its sends have no offsets of their own: each is answered with the offsets of
-all changes of the batch. Interleaved upserts and deletes share a batch. For each key a delete discards the rows before
-it, and rows after it start from nothing.
+A batch becomes one net change per key. So a send has no separate offsets: its future has the offsets of all changes of
+the batch. Interleaved upserts and deletes share a batch. A delete discards the earlier rows of its key, and later rows
+are inserts.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, dr
 
 
 class UpsertTarget:
-    """Writes the batches of a writer by key. **Commit points:** those of `Table.upsert` and `Table.delete`."""
+    """Commits the batches of a writer by key."""
 
     def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
 
     @property
     def mixes_deletions(self) -> bool:
-        """Whether one record has the same effect as a record for each send.
+        """Whether upserts and deletes may share a record.
 
-        It does not with an identity column: a row that is deleted and rewritten in one record keeps its identity value.
+        With an identity column they may not: a row that is deleted and written in one record keeps its identity value.
         """
         return self._keyed.table.state.parsed.identity is None
 
     def checks(self, state: TableState) -> Sequence[Check]:
-        """Return no constraints if a merge may change the row: then the merged batch is checked."""
+        """Return the constraints to check in `send`; none if the merge engine may change the row before its commit."""
         shape = self._keyed.shape(state)
         return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
 
@@ -48,10 +48,10 @@ class UpsertTarget:
         try:
             key_rows = self._keyed.keys(keys, shape)
         except SchemaMismatchError:
-            newest = self._keyed.shape(self._keyed.table.refresh())
-            if newest is shape or not is_rereadable(keys):
+            latest = self._keyed.shape(self._keyed.table.refresh())
+            if latest is shape or not is_rereadable(keys):
                 raise
-            shape, key_rows = newest, self._keyed.keys(keys, newest)
+            shape, key_rows = latest, self._keyed.keys(keys, latest)
         drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
         return key_rows
 
@@ -71,7 +71,7 @@ class UpsertTarget:
         deleted: Bools,
         require: Require | None,
     ) -> BucketOffsets:
-        """Write rows and delete keys in one record, in the order of ``deleted``: True stands for the next key."""
+        """Write rows and delete keys in one record. ``deleted`` is their order: True for a key, False for a row."""
 
         def write(shape: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas

@@ -1,6 +1,6 @@
-"""`Writer`: batches many small sends of an event producer into few commits, and answers each send.
+"""`Writer`: batches many small sends of an event producer into few commits, and completes a future per send.
 
-Callers convert their rows and put them into the `RecordAccumulator`. One thread per writer takes batches out and
+`Writer.send` converts rows and puts them into the `RecordAccumulator`. One thread per writer takes batches out and
 commits them one after another, so rows are stored in the order of the sends. No rows are lost silently: a writer that
 was not closed is closed at process exit, or when it is garbage-collected, with a `ResourceWarning`.
 """
@@ -24,15 +24,15 @@ import pyarrow as pa
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.core.types import BucketOffsets
-from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError
+from streamhouse_spark.errors import InvalidOptionError, StreamhouseError, WriterStoppedError, copy_error
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
-from streamhouse_spark.log.idempotency import require_writable
+from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import FEW_ROWS
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send, copy_error
+from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send
 from streamhouse_spark.write.producer.sender import BatchSender, take_over
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class SenderThread:
-    """The background half of a writer: the accumulator, the sender, and the thread between them.
+    """The thread of a writer, which takes batches from the accumulator and passes them to the sender.
 
     It has no reference to the `Writer`, so that an abandoned writer can be garbage-collected.
     """
@@ -55,7 +55,7 @@ class SenderThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. It is a daemon: process exit waits for the rows, not for the thread."""
+        """Start the thread as a daemon. Process exit waits for the rows, not for the thread."""
         reinit_after_fork(self)
         if os.getpid() not in _waiting_pids:  # children of multiprocessing do not run `atexit` handlers
             _waiting_pids.add(os.getpid())
@@ -65,7 +65,7 @@ class SenderThread:
         self._thread.start()
 
     def finish(self) -> None:
-        """Write the queued rows and end the thread. Raises the first failure since the last flush."""
+        """Write the queued rows and end the thread. Raises the first error since the last flush."""
         self.accumulator.end()
         try:
             self.accumulator.flush()
@@ -74,36 +74,36 @@ class SenderThread:
                 self._thread.join()
 
     def step(self, *, is_waiting: bool = False) -> bool:
-        """Send the batch that is due and answer its calls. Returns False if none is due.
+        """Commit the next batch and complete its futures. Returns False if no batch is due.
 
-        If a batch of a producer fails, all later rows fail too. Storing them would make the failed sequences count as
-        stored.
+        If a batch of a producer fails, all later rows fail too. If they were stored, the failed sequences would count
+        as stored.
         """
         batch = self.accumulator.next_batch(is_waiting=is_waiting)
         if not batch:
             return False
         try:
-            answers = self.sender.deliver(batch)
-        except Exception as error:  # noqa: BLE001 - each has somebody who gets it
+            offsets_by_send = self.sender.deliver(batch)
+        except Exception as error:  # noqa: BLE001 - the futures report it
             self._fail(batch, error)
             return True
         if batch[-1].sequence is not None:
             self.last_sequence = batch[-1].sequence
-        for send, offsets in zip(batch, answers, strict=True):
+        for send, offsets in zip(batch, offsets_by_send, strict=True):
             send.answer.set_result(offsets)
         self.accumulator.complete(batch)
         return True
 
     def renew_in_child(self) -> None:
-        """Leave the rows to the parent process, whose thread writes them."""
+        """Stop the writer in a forked child. The thread of the parent process writes the rows."""
         _running.discard(self)
-        reason = f"the writer of {self.name} belongs to the process that made it, not to a fork; open another one"
+        reason = f"the writer of {self.name} was opened in the parent process; open a new writer in this process"
         self._thread = self.accumulator.taker = None
-        left = self.accumulator.stop(reason)
-        for send in left:
+        pending = self.accumulator.stop(reason)
+        for send in pending:
             if not send.answer.done():
-                Future.__init__(send.answer)  # another thread may have held its lock
-        self._reject(left, reason)  # closing it in the child raises nothing
+                Future.__init__(send.answer)  # at the fork, another thread may have held the lock of the future
+        self._reject(pending, reason)  # no failure is set, so `close` in the child raises nothing
 
     def _run(self) -> None:
         self.accumulator.taker = threading.get_ident()
@@ -127,7 +127,7 @@ class SenderThread:
             self.accumulator.complete(batch, error)
             return
         reason = (
-            f"an earlier batch of the writer of {self.name} failed, and these rows were not written; open another "
+            f"an earlier batch of the writer of {self.name} failed, and these rows were not written; open a new "
             f"writer and continue after its last_sequence. The failure: {error}"
         )
         self._reject(self.accumulator.stop(reason), reason, error)
@@ -140,11 +140,11 @@ class SenderThread:
 
 
 _running: set[SenderThread] = set()
-"""Running sender threads, so that process exit can wait for their rows."""
+"""Running sender threads. Process exit waits for their rows."""
 
 
 _waiting_pids: set[int] = set()
-"""Processes whose exit waits for the rows."""
+"""Ids of processes that registered `_finish_all`."""
 
 
 def _finish_all() -> None:
@@ -154,11 +154,11 @@ def _finish_all() -> None:
         try:
             sender_thread.finish()
         except StreamhouseError as error:
-            logger.error("rows of a writer were lost at the end of the process: %s", error)  # noqa: TRY400
+            logger.error("rows of a writer were lost at process exit: %s", error)  # noqa: TRY400
 
 
 def _end_abandoned_writer(sender_thread: SenderThread) -> None:
-    """End a garbage-collected writer without waiting: this may run in any thread at any time."""
+    """End a garbage-collected writer. Does not wait, because it may run in any thread at any time."""
     if not sender_thread.accumulator.is_ended:
         sender_thread.accumulator.end()
         warnings.warn(_unclosed_warning(sender_thread.name), ResourceWarning, stacklevel=1)
@@ -170,10 +170,10 @@ def _unclosed_warning(name: str) -> str:
 
 @validates_arguments()
 class Writer:
-    """A batching writer of event rows to one table, opened by `Table.writer`. Safe for use by several threads.
+    """A batching writer of event rows to one table, opened by `Table.writer`. Thread-safe.
 
-    Rows are stored in the order of the sends; the rows of one send are stored together or not at all. In a primary-key
-    table they are upserted, and `delete` deletes keys.
+    Rows are stored in the order of the sends. The rows of one send are stored together or not at all. In a primary-key
+    table, `send` upserts rows and `delete` deletes keys. Use the writer in a ``with`` statement, or `close` it.
     """
 
     def __init__(self, sender_thread: SenderThread, log_writer: LogTableWriter, keyed: UpsertTarget | None) -> None:
@@ -189,9 +189,9 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close the writer, also after an exception in the block: sent rows are written.
+        """Write the sent rows and close the writer, also after an exception in the block.
 
-        An exception of the block takes precedence; a failure of the rows is then logged and set in their futures.
+        After an exception, errors of the rows are logged and set in their futures, but not raised.
         """
         if error is None:
             self.close()
@@ -203,25 +203,26 @@ class Writer:
 
     @property
     def last_sequence(self) -> int | None:
-        """The latest sequence known to be stored; None if there is none, or no producer id.
+        """The last sequence that was stored, or None without a producer id or before the first batch.
 
-        After a restart it is the sequence that earlier writers of the producer id stored. The source continues after
-        it.
+        In a new writer, it is the last sequence of earlier writers with the producer id. Resume the source after it.
         """
         return self._sender_thread.last_sequence
 
     def send(self, rows: Any, *, sequence: int | None = None, timeout_ms: float | None = None) -> Future[BucketOffsets]:
-        """Queue rows, as for `Table.append`, or one dict. Returns a future of their offsets.
+        """Queue rows for the next batch, and return a future of their offsets.
 
-        In a primary-key table the future has the offsets of all changes that were committed with the rows. Rows are
-        converted in this call: Arrow data must not be modified until the future is done, other rows may be.
-        ``sequence`` requires a producer id. It is the position of the rows in their source and must increase; the
-        default is the previous sequence plus one, starting with 0. Rows whose sequence an earlier writer of the id
-        stored are not stored again, and their future has no offsets. If too many bytes are in flight the call waits, at
+        ``rows`` are as for `Table.append`, or one dict. They are converted in this call. Do not modify Arrow data until
+        the future is done. In a primary-key table the future has the offsets of all changes of the batch.
+
+        ``sequence`` is the position of the rows in their source, and requires a producer id. It must increase. The
+        default is the previous sequence plus one, starting with 0. If an earlier writer stored the sequence, the rows
+        are not stored again, and their future has no offsets. If too many bytes are in flight, the call waits for at
         most ``timeout_ms``.
 
-        Raises as `Table.append` for rows that do not fit, `WriterFullError` after the timeout, and `WriterStoppedError`
-        after a failure or `close`: the rows were not queued. An interrupted call may have queued them.
+        Raises `SchemaMismatchError` for rows that do not fit the table, `WriterFullError` after the timeout, and
+        `WriterStoppedError` after a failure or `close`. Then the rows were not queued. An interrupted call may have
+        queued the rows.
         """
         if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
@@ -232,9 +233,10 @@ class Writer:
     def delete(
         self, keys: Any, *, sequence: int | None = None, timeout_ms: float | None = None
     ) -> Future[BucketOffsets]:
-        """Queue keys, as for `Table.delete`, whose rows are deleted in the order of the sends. Otherwise as `send`.
+        """Queue keys whose rows are deleted in the order of the sends; see `send`.
 
-        Raises as `send`, and `InvalidOptionError` for a log table or a table that does not support deletes.
+        ``keys`` are as for `Table.delete`. Raises the errors of `send`, and `InvalidOptionError` for a log table or a
+        table that does not support deletes.
         """
         if (stored := self._answer_if_stored(sequence)) is not None:
             return stored
@@ -247,18 +249,15 @@ class Writer:
         return self._enqueue(key_rows, key_rows.nbytes, sequence, timeout_ms, is_deletion=True)
 
     def flush(self) -> None:
-        """Wait until all sent rows are stored or failed.
-
-        Raises the first failure since the last flush; each future has its own failure.
-        """
+        """Wait until all sent rows are stored or failed. Raises the first error since the last flush."""
         self._sender_thread.accumulator.flush()
 
     def close(self) -> None:
-        """Write all sent rows and end the writer. Raises as `flush`. Closing again has no effect."""
+        """Write all sent rows and end the writer. Raises the errors of `flush`. Closing again has no effect."""
         self._sender_thread.finish()
 
     def _answer_if_stored(self, sequence: int | None) -> Future[BucketOffsets] | None:
-        """Return the answer for rows whose sequence an earlier writer stored; None for all other rows."""
+        """Return a completed future if an earlier writer stored the sequence, else None."""
         if sequence is None:
             return None
         producer = self._sender_thread.sender.producer
@@ -285,10 +284,9 @@ class Writer:
         )
 
     def _convert_and_measure(self, rows: Any) -> tuple[pa.Table, int]:
-        """Convert rows and count their bytes. Short inputs are converted by one thread at a time.
+        """Convert rows and count their bytes. Only one thread at a time converts short inputs.
 
-        Several threads would wait for the interpreter lock after each Arrow call, which takes longer than the
-        conversion.
+        Several threads would wait for the interpreter lock after each Arrow call, for longer than a conversion takes.
         """
         is_read = isinstance(rows, pa.Table | pa.RecordBatch | list)  # reading other inputs may block
         is_short = is_read and (len(rows) if isinstance(rows, list) else rows.num_rows) <= FEW_ROWS
@@ -297,12 +295,12 @@ class Writer:
             return table, table.nbytes
 
     def _convert(self, rows: Any) -> pa.Table:
-        """Convert rows without their missing columns; the commit evaluates the defaults."""
+        """Convert rows without adding missing columns, because the commit evaluates the defaults."""
         state, whole, missing = self._log_writer.fit_rows(rows)
         whole = fill_generated_columns(state.parsed.generated, whole, self._sender_thread.name)
         reject_identity_values(state.parsed.identity, whole, self._sender_thread.name)
         checks = state.parsed.checks if self._keyed is None else self._keyed.checks(state)
-        require_constraints(checks, whole, self._sender_thread.name)  # before they are batched with rows of other calls
+        require_constraints(checks, whole, self._sender_thread.name)  # before other rows join the batch
         check_paimon_values(
             self._sender_thread.name, {name: whole.column(name) for name in state.parsed.limited_columns}
         )
@@ -310,8 +308,8 @@ class Writer:
             whole = _copy_rows(whole)  # a frame may share its memory with a caller that modifies it
         absent = {column.name for column in state.schema.columns if column.id in missing}
         if absent and isinstance(rows, list):
-            here = {name.casefold() for row in rows for name in row}
-            absent = {name for name in absent if name.casefold() not in here}
+            present = {name.casefold() for row in rows for name in row}
+            absent = {name for name in absent if name.casefold() not in present}
         return whole.drop_columns(list(absent)) if 0 < len(absent) < whole.num_columns else whole
 
 
@@ -329,7 +327,7 @@ def make_sender_thread(
     limits: Limits,
     delivery_timeout_ms: float,
 ) -> SenderThread:
-    """Return the background half of a writer; its thread is not started yet."""
+    """Take over the producer id, and return the sender thread of a writer, which is not started."""
     table = log_writer.table
     producer = take_over(table, producer_id) if producer_id is not None else None
     sender = BatchSender(log_writer, keyed, producer, delivery_timeout_ms)
@@ -340,6 +338,24 @@ def make_sender_thread(
     return SenderThread(table.name, accumulator, sender)
 
 
+def make_writer(
+    log_writer: LogTableWriter, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+) -> tuple[Writer, SenderThread]:
+    """Return a writer and its background half, whose thread is not started: the caller makes its steps.
+
+    Raises as `open_writer`.
+    """
+    table, keyed = log_writer.table, None
+    require_writable(table.state, None)
+    if table.state.primary_key:
+        from streamhouse_spark.write.producer.upsert_target import UpsertTarget
+        from streamhouse_spark.write.upsert import PrimaryKeyTable
+
+        keyed = UpsertTarget(PrimaryKeyTable(table))
+    sender_thread = make_sender_thread(log_writer, keyed, producer_id, limits, delivery_timeout_ms)
+    return Writer(sender_thread, log_writer, keyed), sender_thread
+
+
 def open_writer(
     log_writer: LogTableWriter,
     producer_id: str | None,
@@ -348,27 +364,9 @@ def open_writer(
     in_flight_bytes_max: int,
     delivery_timeout_ms: float,
 ) -> Writer:
-    """Open a writer that batches many sends into one append, or one upsert in a primary-key table.
-
-    A batch is sent when its first row has waited ``flush_ms``, or when it has ``flush_bytes`` in memory. Senders block
-    while more than ``in_flight_bytes_max`` are in flight. With a ``producer_id`` each batch is a transaction: rows are
-    stored exactly once across failures and restarts, and earlier writers of the id are fenced. Such a batch is retried
-    until its outcome is known. After ``delivery_timeout_ms`` a batch fails, and with a producer id all later rows too.
-    Without an id a batch is as safe as an append, and later batches continue after a failure.
-
-    Raises `InvalidOptionError` for a materialized table, `TransactionConflictError` for the application id of a
-    streaming query, and with a ``producer_id`` as `Table.append` does.
-    """
-    table, keyed = log_writer.table, None
-    require_writable(table.state, None)
+    """Open a batching writer; see `Table.writer`."""
     limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
-    if table.state.primary_key:
-        from streamhouse_spark.write.producer.upsert_target import UpsertTarget
-        from streamhouse_spark.write.upsert import PrimaryKeyTable
-
-        keyed = UpsertTarget(PrimaryKeyTable(table))
-    sender_thread = make_sender_thread(log_writer, keyed, producer_id, limits, delivery_timeout_ms)
+    writer, sender_thread = make_writer(log_writer, producer_id, limits, delivery_timeout_ms)
     sender_thread.start()
-    writer = Writer(sender_thread, log_writer, keyed)
     weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False
     return writer

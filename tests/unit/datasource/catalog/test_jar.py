@@ -24,7 +24,7 @@ def test_building_again_gives_the_same_classes():
     assert build_jar.stored_entries() == build_jar.built_entries(), "run make jar"
 
 
-def test_the_configuration_of_a_session():
+def test_configure_sets_the_catalog_and_its_settings():
     assert configuration("/data/wh", "streamhouse", {"s3.region": "eu-north-1"}) == {
         "spark.sql.catalog.streamhouse": catalog_class(),
         "spark.sql.catalog.streamhouse.warehouse": "/data/wh",

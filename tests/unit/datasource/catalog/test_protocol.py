@@ -29,7 +29,7 @@ from streamhouse_spark.datasource.scan.stream_pushdown import StreamPartReader
 from streamhouse_spark.datasource.source import StreamhouseDataSource
 from streamhouse_spark.datasource.table_definition import format_partitioning, parse_partitioning
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage, with_task_metrics
-from unit.datasource.catalog.calls import struct
+from unit.datasource.calls import struct
 from unit.datasource.catalog.procedures.job_driver import JobDriver
 
 PROTOCOL = json.loads((Path(__file__).parents[4] / "jvm" / "protocol.json").read_text())

@@ -51,7 +51,7 @@ def event(*changes, reason=None):
     return {"changes": list(changes), "reason": reason, "event": "e"}
 
 
-def test_each_rule(rules):
+def test_each_violated_rule_is_a_reason(rules):
     found = reasons(
         rules,
         event(change()),
@@ -73,7 +73,7 @@ def test_each_rule(rules):
     assert "generated column 'twice'" in found[3]
 
 
-def test_a_slice_of_a_batch(rules):
+def test_a_slice_of_a_batch_is_validated_alone(rules):
     events = [event(change(amount=-1)), event(change()), event(change(amount=-1)), event(change())]
     batch = pa.RecordBatch.from_pylist(events, SCHEMA).slice(1, 2)
     (found,) = validate_rows(rules, "update_after", [batch])

@@ -184,7 +184,7 @@ def test_rows_are_kept_for_a_day_whatever_is_committed(wh, table, clock):
     for _ in range(2):
         clock.advance(10 * HOUR_MS)
         table.maintain()
-    assert table.log.refresh_floor() > version
+    assert table.log.refresh_low_watermark() > version
     query.run(wh, batches=1)
     query.run(wh, batches=1, unfinished=True)
     query.run(wh)

@@ -101,7 +101,7 @@ class TestARestoredSource:
         found = query._rows(reader, end, newest)
         assert sorted(row["id"] for row in found) == [11, 12, 13]
 
-    def test_while_it_runs(self, wh, table, other_process, backup, restore):
+    def test_a_running_stream_notices_a_restored_source(self, wh, table, other_process, backup, restore):
         append(wh, 1)
         saved = backup()
         query = Query("d.t")

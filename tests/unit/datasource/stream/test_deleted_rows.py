@@ -1,13 +1,18 @@
-"""Streams of a table without a primary key whose rows are deleted before, while and after they are read."""
+"""Streams of a log table whose rows are deleted, or whose partitions are dropped, while they are read."""
 
 import json
 
 import pytest
+from pyiceberg.manifest import clear_manifest_cache
 
-from kit.tables import TableCase
+from kit.tables import TableCase, tier
 from property.stream_driver import Query
 from streamhouse_spark import OffsetsTrimmedError
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.config.spark_options import parse_stream_read_options
+from streamhouse_spark.core.warehouse_layout import commit_key
+from streamhouse_spark.datasource.realtime.planning import plan_backlog
+from streamhouse_spark.datasource.stream.bootstrap import initial_offset
+from streamhouse_spark.log.actions import Trim
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 TABLE = TableCase("d.t", "id BIGINT", properties={"table.datalake.enabled": "false"})
@@ -60,7 +65,7 @@ def test_a_batch_that_is_repeated_has_the_rows_that_it_had(wh, table):
 
 
 def test_a_batch_that_is_repeated_after_many_deletions(wh, table, monkeypatch):
-    monkeypatch.setattr("streamhouse_spark.log.delete_vectors.DELETIONS_MAX", 2)
+    monkeypatch.setattr("streamhouse_spark.log.state.DELETIONS_MAX", 2)
     append(table, *range(10))
     table.delete(where=[("id", "=", 0)])
     query = Query("d.t", skipChangeCommits="true")
@@ -199,3 +204,112 @@ def test_the_changelog_of_an_emptied_table_begins_with_what_came_instead(wh, tab
     table.delete(where=[("id", "=", 4)])
     found = wh.view("d.t$changelog").to_arrow(columns=["id", "_change_type"]).to_pylist()
     assert [tuple(row.values()) for row in found] == [(3, "insert"), (4, "insert"), (4, "delete")]
+
+
+@pytest.fixture(params=["iceberg", "paimon"])
+def partitioned(wh, request):
+    properties = {"table.datalake.format": request.param, "table.log.ttl": "3650d"}
+    return wh.create_table("d.t", "id BIGINT, day STRING", partition_by=["day"], properties=properties)
+
+
+def append_of_day(partitioned, *numbers, day):
+    partitioned.append([{"id": number, "day": day} for number in numbers])
+
+
+def trim(partitioned):
+    """Leave nothing in the log that the lake has."""
+    offsets = dict(partitioned.refresh().lake.offsets)
+    partitioned.log.commit(lambda *_: [Trim(offsets)])
+
+
+def streamed(wh, **options):
+    query = Query("d.t", **options)
+    query.run(wh)
+    return ids(query)
+
+
+@pytest.fixture
+def dropped(partitioned):
+    """Rows 1, 2 and 5 of a day that was dropped, 3, 4 and 6 of another, 7 of the day again."""
+    append_of_day(partitioned, 1, 2, day="mon")
+    append_of_day(partitioned, 3, 4, day="tue")
+    partitioned.append([{"id": 5, "day": "mon"}, {"id": 6, "day": "tue"}])
+    tier(partitioned)
+    partitioned.drop_partition({"day": "mon"})
+    append_of_day(partitioned, 7, day="mon")
+    return partitioned
+
+
+@pytest.mark.parametrize("limits", [{}, {"maxoffsetspertrigger": "2"}])
+def test_a_stream_from_the_beginning_has_the_rows_of_the_table(wh, dropped, limits):
+    rows = sorted(dropped.to_arrow()["id"].to_pylist())
+    assert streamed(wh, **limits) == rows == [3, 4, 6, 7]
+    assert streamed(wh, startingOffsets="earliest") == rows
+    trim(dropped)
+    assert streamed(wh, **limits) == rows
+    tier(dropped)
+    trim(dropped)
+    assert streamed(wh, **limits) == rows
+
+
+def test_a_stream_that_read_the_rows_goes_on(wh, partitioned):
+    append_of_day(partitioned, 1, day="mon")
+    append_of_day(partitioned, 2, day="tue")
+    query = Query("d.t")
+    query.run(wh)
+    tier(partitioned)
+    partitioned.drop_partition({"day": "mon"})
+    append_of_day(partitioned, 3, day="mon")
+    query.run(wh)
+    trim(partitioned)
+    append_of_day(partitioned, 4, day="tue")
+    query.run(wh)
+    assert ids(query) == [1, 2, 3, 4]
+
+
+def test_a_repeated_batch_has_its_rows_after_a_partition_was_dropped(wh, partitioned):
+    append_of_day(partitioned, 1, day="mon")
+    append_of_day(partitioned, 2, day="tue")
+    query = Query("d.t")
+    query.run(wh, batches=1, unfinished=True)
+    tier(partitioned)
+    partitioned.drop_partition({"day": "mon"})
+    query.run(wh)
+    assert ids(query) == [1, 2]
+
+
+def test_a_batch_whose_rows_are_gone_is_not_repeated_without_them(wh, partitioned):
+    append_of_day(partitioned, 1, day="mon")
+    append_of_day(partitioned, 2, day="tue")
+    query = Query("d.t")
+    query.run(wh, batches=1, unfinished=True)
+    tier(partitioned)
+    partitioned.drop_partition({"day": "mon"})
+    trim(partitioned)
+    with pytest.raises(OffsetsTrimmedError, match="partition was dropped"):
+        query.run(wh)
+
+
+def test_rows_that_another_engine_wrote_again_are_not_left_out(wh, partitioned):
+    if partitioned.properties.datalake_format == "paimon":
+        pytest.skip("the other engine is one of Iceberg's")
+    append_of_day(partitioned, 1, day="mon")
+    append_of_day(partitioned, 2, 3, day="tue")
+    tier(partitioned)
+    partitioned.drop_partition({"day": "mon"})
+    clear_manifest_cache()  # tables of other tests have the same names of files
+    partitioned.open_lake().binding.load().delete("id = 3")
+    trim(partitioned)
+    assert streamed(wh) == [2, 3], "as the table has them until a round records what the other engine did"
+    append_of_day(partitioned, 4, day="tue")
+    tier(partitioned)
+    trim(partitioned)
+    with pytest.raises(OffsetsTrimmedError, match="another engine rewrote"):
+        streamed(wh)
+
+
+def test_a_batch_in_real_time_mode_begins_without_them(dropped):
+    state, options = dropped.refresh(), parse_stream_read_options({})
+    start = initial_offset(state, options, dropped.storage)
+    found = plan_backlog(dropped, state, state.schema, ["id"], start, options, has_change_types=False)
+    assert found.splits[0].deleted.offsets().tolist() == [0, 1, 4]

@@ -19,7 +19,7 @@ from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseSt
 from streamhouse_spark.log.actions import Append, SetSchema, Trim, Truncate
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from unit.log.commits.states import SCHEMA, appended, record, segment
+from unit.log.states import SCHEMA, appended, record, segment
 
 PICKS_UP = {"schemaevolutionmode": "addNewColumns"}
 WIDER = TableSchema((*SCHEMA.columns, Column(2, "note", pa.string())))
@@ -301,7 +301,7 @@ def _step(query, reader, *, unfinished):
 # -- the option --------------------------------------------------------------------------------------------------------
 
 
-def test_the_option():
+def test_the_option_schema_evolution_mode_is_parsed():
     assert not parse_stream_read_options({}).adds_new_columns
     assert not parse_stream_read_options({"schemaevolutionmode": "none"}).adds_new_columns
     assert parse_stream_read_options({"SchemaEvolutionMode": "ADDNEWCOLUMNS"}).adds_new_columns

@@ -124,14 +124,14 @@ def test_rows_of_a_bucket_in_several_tasks_all_count(wh, table, sizes):
     assert found(table) == {key: 2 if key == stray else 1 for key in range(60)}
 
 
-def test_a_task_without_rows(wh, table):
+def test_a_write_without_rows_commits_nothing(wh, table):
     task = writer(wh)
     task.commit(run(task, [iter([]), iter([batch([])])]))
     assert found(table) == {}
     assert table.refresh().version == 1
 
 
-def test_several_chunks_of_one_task(wh, table, sizes, monkeypatch):
+def test_several_chunks_of_one_task_make_one_change_per_key(wh, table, sizes, monkeypatch):
     """A bucket's intents stand in several files; together they make its changes."""
     monkeypatch.setattr(staging_writer, "CHUNK_BYTES", 1)
     task = writer(wh)
@@ -142,7 +142,7 @@ def test_several_chunks_of_one_task(wh, table, sizes, monkeypatch):
     assert found(table) == {key: 2 if 20 <= key < 40 else 1 for key in range(60)}
 
 
-def test_overwriting(wh, table, on_host):
+def test_staged_overwrites_replace_concurrent_upserts(wh, table, on_host):
     table.upsert([{"id": key, "n": 5} for key in range(30)])
     task = writer(wh, overwrite=True)
     folder = on_host("task")
@@ -155,7 +155,7 @@ def test_overwriting(wh, table, on_host):
     assert found(table) == dict.fromkeys(range(10), 1)
 
 
-def test_kinds_of_rows(wh, table):
+def test_row_kinds_choose_between_upsert_and_delete(wh, table):
     table.upsert([{"id": key, "n": 1} for key in range(5)])
     frame = StructType([*FRAME.fields, StructField("op", StringType())])
     task = writer(wh, frame=frame, rowkindcolumn="op")
@@ -224,7 +224,7 @@ class TestColumnsThatChangeWhileTasksRun:
         if prepared_before:
             table.alter(**change)
         before = table.refresh()
-        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were staged"):
             task.commit(messages)
         assert table.refresh() == before
 
@@ -295,7 +295,7 @@ class TestRowLevel:
         arrays = [pa.array([kind] * len(keys)), rows["id"], rows["id"], rows["n"]]
         return pa.record_batch(arrays, names=["__streamhouse_kind", "__streamhouse_read_id", "id", "n"])
 
-    def test_an_update_and_a_deletion(self, wh, table, on_host):
+    def test_updates_and_deletions_are_staged_by_tasks(self, wh, table, on_host):
         task = self.writer(wh, table)
         messages = []
         for host, part in enumerate(by_task(table, list(range(50)))):
@@ -331,7 +331,7 @@ class TestRowLevel:
         messages = run(task, [self.rows(range(1, 50))])
         assert messages[0].prepared
         table.rename_column("n", "m")
-        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were staged"):
             task.commit(messages)
         assert set(table.to_arrow()["m"].to_pylist()) == {1}
 
@@ -353,6 +353,6 @@ class TestRowLevel:
         table.alter_properties({"table.delete.behavior": "ignore"})
         messages = run(task, [self.rows(range(5), "delete")])
         assert messages[0].prepared == ()
-        with pytest.raises(InvalidOptionError, match="takes no deletions"):
+        with pytest.raises(InvalidOptionError, match="does not support deletes"):
             task.commit(messages)
         assert len(found(table)) == 60

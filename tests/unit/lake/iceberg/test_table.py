@@ -36,7 +36,7 @@ from unit.lake.test_lake_contract import plain_rows, read_rows
 def test_created_as_the_design_says(store):
     lake = lake_of(store, EVENTS, partition_by=["day", "region"], bucket_key="id", num_buckets=4)
     lake.create_or_evolve()
-    metadata = lake.place.load().metadata
+    metadata = lake.binding.load().metadata
     assert metadata.format_version == 2
     assert [f.name for f in metadata.schema().fields] == ["id", "day", "region", "amount"]
     assert [f.required for f in metadata.schema().fields] == [True, False, False, False]
@@ -61,17 +61,17 @@ def test_several_bucket_keys_are_refused(store):
 def test_a_compatible_table_is_taken_if_it_has_no_rows(store):
     lake = lake_of(store)
     lake.create_or_evolve()
-    table = lake.place.load()
+    table = lake.binding.load()
     table.transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
     with pytest.raises(LakeMismatchError, match="belongs to nobody"):
         lake.write_context()
     lake.create_or_evolve()
     assert lake.newest() is None
-    lake.place.load().transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
-    lake.place.load().append(plain_rows(100, 3).cast(table.schema().as_arrow()))
-    with pytest.raises(LakeMismatchError, match="has rows already"):
+    lake.binding.load().transaction().remove_properties("streamhouse.table-uuid").commit_transaction()
+    lake.binding.load().append(plain_rows(100, 3).cast(table.schema().as_arrow()))
+    with pytest.raises(LakeMismatchError, match="has rows that"):
         lake.create_or_evolve()
-    lake.place.load().delete("id >= 0")
+    lake.binding.load().delete("id >= 0")
     lake.create_or_evolve()
     tier(lake, plain_rows(0, 2))
     assert sorted(read_rows(lake)["id"].to_pylist()) == [0, 1]
@@ -102,7 +102,7 @@ def test_null_bucket_keys_go_to_the_null_bucket(store):
     nulls = pc.sum(rows["region"].is_null()).as_py()
     files = lake.metadata_table("files").to_pylist()
     assert sum(f["record_count"] for f in files if f["partition"]["region_bucket"] is None) == nulls
-    assert lake.place.load().scan(row_filter="region is null").to_arrow().num_rows == nulls
+    assert lake.binding.load().scan(row_filter="region is null").to_arrow().num_rows == nulls
 
 
 def test_offsets_commit_user_and_tag_are_in_the_snapshot(store):
@@ -110,7 +110,7 @@ def test_offsets_commit_user_and_tag_are_in_the_snapshot(store):
     first = tier(lake, plain_rows(0, 5))
     second = tier(lake, plain_rows(5, 3))
     assert (first.offsets, second.offsets) == ({0: 5}, {0: 8})
-    metadata = lake.place.load().metadata
+    metadata = lake.binding.load().metadata
     summary = metadata.snapshot_by_id(second.id).summary
     assert summary["commit-user"] == COMMIT_USER
     assert summary["streamhouse-offsets"] == f'{{"version":1,"table_uuid":"{TABLE_UUID}","offsets":{{"0":8}}}}'
@@ -128,16 +128,18 @@ def test_files_are_found_by_the_id_of_a_column(store):
     lake = lake_of(store)
     first = tier(lake, plain_rows(0, 3))
     tier(lake, plain_rows(3, 3))
-    with lake.place.load().update_schema() as update:
+    with lake.binding.load().update_schema() as update:
         update.rename_column("id", "number")
-    assert len(lake.plan_read(snapshot_id=first.id, node=filter_of(lake.place.spec.schema, ("id", ">", 1))).splits) == 1
-    assert lake.plan_read(snapshot_id=first.id, node=filter_of(lake.place.spec.schema, ("id", ">", 2))).splits == ()
+    assert (
+        len(lake.plan_read(snapshot_id=first.id, node=filter_of(lake.binding.spec.schema, ("id", ">", 1))).splits) == 1
+    )
+    assert lake.plan_read(snapshot_id=first.id, node=filter_of(lake.binding.spec.schema, ("id", ">", 2))).splits == ()
 
 
-def test_columns_added_renamed_and_dropped_in_the_lake(store):
+def test_columns_changed_in_the_lake_by_another_engine_are_followed(store):
     lake = lake_of(store)
     tier(lake, plain_rows(0, 2))
-    with lake.place.load().update_schema() as update:
+    with lake.binding.load().update_schema() as update:
         update.add_column("added", LongType())
         update.rename_column("name", "title")
     schema = TableSchema.of("id bigint, title string, added bigint, unknown int")
@@ -145,7 +147,7 @@ def test_columns_added_renamed_and_dropped_in_the_lake(store):
     assert read_rows(lake, plan).to_pylist() == [
         {"id": i, "title": f"n{i}", "added": None, "unknown": None} for i in range(2)
     ]
-    with lake.place.load().update_schema() as update:
+    with lake.binding.load().update_schema() as update:
         update.delete_column("title")
         update.add_column("title", StringType())
     # The table has the column still, whose rows are found by its field; the next round says what was done to it.
@@ -157,7 +159,7 @@ def test_columns_added_renamed_and_dropped_in_the_lake(store):
 def test_only_columns_that_the_file_lacks(store):
     lake = lake_of(store)
     tier(lake, plain_rows(0, 3))
-    with lake.place.load().update_schema() as update:
+    with lake.binding.load().update_schema() as update:
         update.add_column("added", LongType())
     plan = lake.plan_read(columns=["added"])
     assert read_rows(lake, plan)["added"].to_pylist() == [None] * 3
@@ -182,7 +184,7 @@ def test_rows_that_another_engine_deleted_by_position_are_gone(store, monkeypatc
     tier(lake, plain_rows(0, 40))
     plan = lake.plan_read()
     (split,) = plan.splits
-    files = lake.place.files_at(split.location)
+    files = lake.binding.files_at(split.location)
     location = split.location.replace(".parquet", "-deletes.parquet")
     with files.create(location) as sink:
         buffer = pa.BufferOutputStream()
@@ -209,7 +211,7 @@ def test_a_lake_of_another_table_is_never_dropped(store):
     assert len(store.list("lake/")) == 1
 
 
-def test_metadata_tables_of_a_table_without_snapshots(store):
+def test_metadata_tables_of_a_table_without_snapshots_are_empty(store):
     lake = lake_of(store)
     lake.create_or_evolve()
     for name in lake.metadata_tables:
@@ -221,7 +223,7 @@ def test_pyiceberg_prunes_by_bucket_and_partition(store):
     rows = event_rows(80)
     tier(lake, by_bucket(rows, "id", 8))
     wanted = rows["id"][3].as_py()
-    found = lake.place.load().scan(row_filter=EqualTo("id", wanted))
+    found = lake.binding.load().scan(row_filter=EqualTo("id", wanted))
     assert len(list(found.plan_files())) <= 3
     assert found.to_arrow().num_rows == pc.sum(pc.equal(rows["id"], wanted)).as_py()
 

@@ -85,11 +85,11 @@ def test_a_newest_snapshot_that_is_replaced_later_is_noticed_and_tiered_again(ta
     rename()
     assert _ids(table) == list(range(9)), "reads take the rows from the log"
     assert _in_lake(table) == list(range(6))
-    with pytest.raises(CommitConflictError, match="took the place of lake snapshot 3"):
+    with pytest.raises(CommitConflictError, match="replaced lake snapshot 3"):
         table.maintain()
     table.append(_rows(9))
     report = _tier(table)
-    assert "took the place of lake snapshot 3" in caplog.text
+    assert "replaced lake snapshot 3" in caplog.text
     assert (report.snapshots, report.conflicts) == ((4,), 0)
     assert _ids(table) == _in_lake(table) == list(range(12))
     table.maintain()
@@ -143,7 +143,7 @@ def test_a_settled_lake_is_not_settled_again(table):
     held = lake.find_durable()
     assert (held.id, held.offsets, lake.newest().id) == (2, {0: 6}, 3)
     assert (lake.find_durable(), lake.newest().id) == (held, 3)
-    assert table.open_lake().place.snapshots.newest().commit_kind == "COMPACT"
+    assert table.open_lake().binding.snapshots.newest().commit_kind == "COMPACT"
 
 
 def test_nothing_is_settled_where_there_is_nothing_to_trim(table):
@@ -163,7 +163,7 @@ def test_rows_that_the_lake_holds_under_other_snapshots_are_not_tiered_again(tab
     second()
     assert _in_lake(table) == list(range(9))
     table.append(_rows(12))
-    with pytest.raises(LakeRolledBackError, match="held it up to 12 before"):
+    with pytest.raises(LakeRolledBackError, match="bucket 0 up to offset 6, expected 12"):
         _tier(table)
     with pytest.raises(LakeRolledBackError):
         table.maintain()

@@ -1,4 +1,4 @@
-"""Reads and merges of a Paimon lake whose columns changed, with files of every schema and writer."""
+"""Reads and merges of a Paimon lake whose columns and nested fields changed, with files of every schema and writer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import pytest
 from pypaimon import CatalogFactory
 from pypaimon.schema.data_types import PyarrowFieldParser
 
+from interop.keyed_cases import read_by_pypaimon
 from kit.lake_rows import lake_rows
 from kit.tables import tier
+from streamhouse_spark import LakeMismatchError
+from streamhouse_spark.lake.paimon.schema import nested_field_ids
 from streamhouse_spark.lake.types import LakeSplit
 from unit.lake.filters_of_reads import filter_of
 from unit.lake.lake_schemas import SCHEMAS, rows_of
+from unit.table.test_nested_column_changes import COLUMNS, s_of
 
 NAME = "sales.orders"
 PAIMON = {"table.datalake.format": "paimon"}
@@ -92,7 +96,7 @@ class TestReading:
             ("int", "bigint", -(2**31)), ("float", "double", -1.5), ("decimal(9,2)", "decimal(20,2)", None),
         ],
     )  # fmt: skip
-    def test_every_wider_type(self, wh, before, after, low):
+    def test_files_of_narrower_types_are_read_as_wider_ones(self, wh, before, after, low):
         table = wh.create_table("sales.t", f"id int, v {before}", properties=PAIMON)
         table.append([{"id": 1, "v": low}, {"id": 2, "v": 3}])
         tier(table)
@@ -147,10 +151,10 @@ class TestReading:
             scan = table.open_lake().scan_files(
                 snapshot_id=state.lake.snapshot_id, columns=state.schema.names, schema=state.schema
             )
-            assert scan.same_by_name == {"id", "d"}
+            assert scan.readable_by_name == {"id", "d"}
             tier(table)
 
-    def test_files_of_a_writer_without_field_ids_by_the_schema_that_they_name(self, table):
+    def test_files_without_field_ids_are_read_by_their_schema(self, table):
         table.append([{"id": 1, "a": "a1", "b": "b1", "n": 1}])
         tier(table)
         append_by_pypaimon(table, {"id": 2, "a": "a2", "b": "b2", "n": 2})
@@ -164,7 +168,7 @@ class TestReading:
         append_by_pypaimon(table, {"id": 3, "a": "a3", "b": "b3", "n": 3})
         assert read_everywhere(table) == [*expected, (3, "b3", "a3", 3)]
 
-    def test_older_snapshots_in_their_own_columns_and_in_the_newest(self, table):
+    def test_older_snapshots_are_read_in_their_own_columns(self, table):
         table.append([{"id": 1, "a": "x", "n": 1}])
         tier(table)
         lake, snapshot = table.open_lake(), table.refresh().lake.snapshot_id
@@ -239,3 +243,86 @@ class TestKeyed:
         assert rows_of(keyed.lake.to_arrow(columns=["key", "b", "a", "n"])) == [(1, "a2", None, 2)]
         tier(keyed)
         assert read_everywhere(keyed) == [(1, "a2", None, 2)]
+
+
+@pytest.fixture
+def nested_table(wh):
+    return wh.create_table(NAME, COLUMNS, properties={"table.datalake.format": "paimon"})
+
+
+def test_names_that_swap_and_fields_that_come_back(nested_table):
+    nested_table.append([{"id": 1, "s": {"a": 1, "b": "x"}, "m": {"k": {"v": 1}}}])
+    tier(nested_table)
+    nested_table.alter(rename_columns={"s.a": "b", "s.b": "a"}, widen_columns={"s.a": "bigint", "m.value.v": "bigint"})
+    nested_table.drop_column("s.a")
+    nested_table.add_columns("s.a STRING, s.t struct<u:int>")
+    nested_table.append([{"id": 2, "s": {"b": 2**40, "a": "new", "t": {"u": 3}}}])
+    expected = [{"b": 1, "a": None, "t": None}, {"b": 2**40, "a": "new", "t": {"u": 3}}]
+    for _ in range(2):
+        assert s_of(nested_table.to_arrow()) == expected
+        tier(nested_table)
+    assert s_of(nested_table.lake.to_arrow()) == s_of(read_by_pypaimon(nested_table.storage, NAME)) == expected
+    nested_table.lake.compact()
+    assert s_of(nested_table.lake.to_arrow()) == s_of(read_by_pypaimon(nested_table.storage, NAME)) == expected
+
+
+def test_own_files_without_ids_inside_are_from_before_the_first_change(nested_table, monkeypatch):
+    """Older versions wrote the ids of the columns alone."""
+    with monkeypatch.context() as older:
+        older.setattr("streamhouse_spark.lake.paimon.schema._file_type", PyarrowFieldParser.from_paimon_type)
+        nested_table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+        tier(nested_table)
+    nested_table.drop_column("s.b")
+    nested_table.alter(rename_columns={"s.a": "b"}, add_columns="s.a STRING")
+    for _ in range(2):
+        assert s_of(nested_table.to_arrow()) == [{"b": 1, "a": None}]
+        tier(nested_table)
+
+
+def test_files_of_another_engine_without_ids_are_read_by_the_names_of_their_schema(nested_table):
+    nested_table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+    nested_table.alter(rename_columns={"s.a": "b", "s.b": "a"})
+    tier(nested_table)
+    append_by_pypaimon(nested_table, {"id": 2, "s": {"b": 2, "a": "y"}})
+    assert s_of(nested_table.lake.to_arrow()) == [{"b": 1, "a": "x"}, {"b": 2, "a": "y"}]
+    nested_table.drop_column("s.a")
+    nested_table.rename_column("s.b", "a")
+    nested_table.append([{"id": 3, "s": {"a": 3}}])
+    tier(nested_table)
+    found = s_of(nested_table.lake.to_arrow())
+    assert found == s_of(read_by_pypaimon(nested_table.storage, NAME)) == [{"a": 1}, {"a": 2}, {"a": 3}]
+
+
+def test_what_another_engine_changes_inside_is_a_difference(nested_table):
+    nested_table.append([{"id": 1, "s": {"a": 1, "b": "x"}}])
+    nested_table.add_columns("s.c INT")
+    tier(nested_table)
+
+    def change(schema):
+        next(f for f in schema["fields"] if f["name"] == "s")["type"]["fields"][0]["name"] = "theirs"
+
+    SCHEMAS["paimon"].alter(nested_table, change)
+    nested_table.add_columns("s.d INT")
+    nested_table.append([{"id": 2, "s": {"a": 2, "d": 2}}])
+    with pytest.raises(LakeMismatchError, match=r"'s\.a' .* was renamed to 'theirs' in the lake by"):
+        tier(nested_table)
+    assert s_of(nested_table.to_arrow()) == [
+        {"a": 1, "b": "x", "c": None, "d": None},
+        {"a": 2, "b": None, "c": None, "d": 2},
+    ]
+
+
+def test_ids_are_never_given_again(nested_table):
+    nested_table.append([{"id": 1}])
+    tier(nested_table)
+    nested_table.add_columns("s.c INT")
+    tier(nested_table)
+    first = nested_field_ids(lake_of(nested_table).fields[1].type)
+    nested_table.drop_column("s.c")
+    tier(nested_table)
+    nested_table.add_columns("s.c INT, whole INT")
+    tier(nested_table)
+    schema = lake_of(nested_table)
+    after = nested_field_ids(schema.fields[1].type)
+    assert {path for path, _ in first.items() & after.items()} == {("a",), ("b",)}
+    assert len({*first.values(), *after.values(), *(field.id for field in schema.fields)}) == 3 + 1 + 5

@@ -102,7 +102,7 @@ def test_long_texts_have_a_short_one_above_them(text, above):
     assert above is None or above.encode() >= text.encode()[: len(above.encode())]
 
 
-def test_schemas_there_and_back():
+def test_schemas_come_back_from_paimon():
     lake = paimon_schema(_spec(EVERY_TYPE), 0)
     assert [(c.name, c.type, c.nullable) for c in lake_schema(lake).columns] == [
         (c.name, c.type, c.nullable) for c in EVERY_TYPE.columns
@@ -128,6 +128,6 @@ def test_added_columns_get_ids_that_none_ever_had():
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, 2**62])
-def test_single_values_in_paimons_binary_form(value):
+def test_single_values_come_back_from_paimons_binary_form(value):
     (field, *_) = paimon_schema(_spec(TableSchema.of("id bigint")), 0).fields
     assert decode_field(encode_field(value, field), field) == value

@@ -1,9 +1,11 @@
-"""Rows of a data file with their numbers, beside a mask that tells row groups without a wanted row.
-
-The file's footer says nothing of its rows, else it would tell them without a look at a column.
-"""
+"""Positions of the rows of a data file, by a mask of row groups and by all of their values."""
 
 from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +13,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from streamhouse_spark.expressions.evaluation import rows_to_keep
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
+from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
-from streamhouse_spark.lake.parquet.row_positions import read_numbered
+from streamhouse_spark.lake.parquet.row_positions import RowMultiset, encode_rows, read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.schema.variant import VARIANT
 from streamhouse_spark.storage.memory import MemoryStorage
 
 ROWS, GROUP_ROWS = 1_000, 100
@@ -87,7 +90,7 @@ def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, g
     assert [group for found, _ in read for group in found] == groups
 
 
-def test_a_part_of_a_file(files):
+def test_row_positions_of_chosen_row_groups_are_found(files):
     numbers, _ = numbered(files, In("id", (150, 450, 950), has_null=False), "name", "id", row_groups=(4, 9))
     assert numbers.tolist() == [450]
 
@@ -128,3 +131,79 @@ def test_an_expression_of_arrow_tells_no_row_and_no_column_is_looked_at_for_it(f
     node = parse_filter(pc.field("id") == 250).bound(TABLE.schema).node
     assert numbered(files, node, "id", "name")[0].tolist() == list(range(ROWS))
     assert columns_read == [(list(range(10)), ["id", "name"])]
+
+
+NAN = float("nan")
+COLUMNS = {
+    "numbers": (pa.int64(), [1, 2, None]),
+    "floats": (pa.float64(), [0.0, -0.0, NAN, None, 1.5]),
+    "single": (pa.float32(), [0.0, -0.0, NAN, None]),
+    "text": (pa.string(), ["", "a", None]),
+    "bytes": (pa.binary(), [b"", b"a", None]),
+    "flags": (pa.bool_(), [True, False, None]),
+    "days": (pa.date32(), [dt.date(2020, 1, 1), dt.date(2020, 1, 2), None]),
+    "decimals": (pa.decimal128(9, 2), [decimal.Decimal("1.10"), decimal.Decimal("1.1"), decimal.Decimal(2), None]),
+    "lists": (pa.list_(pa.int32()), [[], [1], [1, 2], [None], None]),
+    "large lists": (pa.large_list(pa.int32()), [[], [1], [1, 2], [None], None]),
+    "structs": (
+        pa.struct([("a", pa.int32()), ("b", pa.string())]),
+        [{"a": 1, "b": None}, {"a": None, "b": None}, None],
+    ),
+    "maps": (pa.map_(pa.string(), pa.int32()), [[], [("a", 1)], [("a", None)], None]),
+    "deep": (pa.list_(pa.struct([("x", pa.list_(pa.string()))])), [[{"x": ["a"]}], [{"x": None}], [None], [], None]),
+    "nothing": (pa.null(), [None]),
+}
+
+
+def plain(value):
+    """Return a value as one that is equal to the same one alone."""
+    if isinstance(value, float):
+        return "nan" if np.isnan(value) else (value, bool(np.signbit(value)))
+    if isinstance(value, list | tuple):
+        return ("list", *map(plain, value))
+    return ("struct", *((k, plain(v)) for k, v in value.items())) if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_rows_of_each_type_are_matched_by_value(name):
+    kind, values = COLUMNS[name]
+    drawn = random.Random(name).choices(values, k=60)
+    rows = pa.table({"c": pa.chunked_array([pa.array(drawn[:25], kind), pa.array(drawn[25:], kind)])})
+    codes = encode_rows(rows)
+    for i, one in enumerate(drawn):
+        for j, other in enumerate(drawn):
+            assert (codes[i] == codes[j]) == (plain(one) == plain(other)), (one, other)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_as_many_are_found_as_are_wanted(seed):
+    rng = random.Random(seed)
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.string()))])
+
+    def some(number):
+        return [{"a": rng.choice([1, 2, None]), "b": rng.choice([["x"], [], None])} for _ in range(number)]
+
+    wanted, batches = some(12), [some(rng.randrange(9)) for _ in range(4)]
+    left = RowMultiset(pa.Table.from_pylist(wanted, schema))
+    found: Counter[str] = Counter()
+    for rows in batches:
+        mask = left.take_matches(pa.RecordBatch.from_pylist(rows, schema))
+        assert len(mask) == len(rows)
+        found += Counter(repr(row) for row, is_found in zip(rows, mask, strict=True) if is_found)
+    there = Counter(repr(row) for rows in batches for row in rows)
+    assert found == Counter(map(repr, wanted)) & there
+    assert left.num_left == len(wanted) - found.total()
+
+
+def test_an_empty_multiset_matches_no_row():
+    left = RowMultiset(pa.table({"a": pa.array([], pa.int64())}))
+    assert left.num_left == 0
+    assert not left.take_matches(pa.record_batch({"a": pa.array([1, None])})).any()
+
+
+def test_variants_that_are_null():
+    kind = VARIANT
+    values = [None, {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}]
+    rows = pa.table({"v": pa.array(values, kind)})
+    batch = pa.RecordBatch.from_arrays([pa.concat_arrays([pa.nulls(2, kind), rows.column(0).chunk(0)])], names=["v"])
+    assert RowMultiset(rows).take_matches(batch).tolist() == [True, False, False, True]

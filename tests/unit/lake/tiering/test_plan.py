@@ -37,7 +37,7 @@ def _next(log: BucketLog, lake_offset: int, target: int, bytes_max: int = 10**9)
     return plan_tiering({0: log}, {0: lake_offset}, {0: target}, table="t", bytes_max=bytes_max).get(0)
 
 
-def test_everything_up_to_the_target():
+def test_a_round_takes_everything_up_to_its_target():
     log = _log([5, 5, 5])
     assert _next(log, 0, 15) == OffsetRange(0, 15)
     assert _next(log, 7, 15) == OffsetRange(7, 15)
@@ -70,20 +70,20 @@ def test_rounds_reach_the_target_and_never_pass_it(row_counts, bytes_max, data):
     assert offset >= target
 
 
-def test_rows_in_neither_log_nor_lake():
-    with pytest.raises(LakeRolledBackError, match="the rows between are in neither"):
+def test_rows_in_neither_log_nor_lake_are_an_error():
+    with pytest.raises(LakeRolledBackError, match="so the rows between are lost"):
         _next(_log([5, 5], start=5), 3, 10)
 
 
-def test_a_lake_ahead_of_the_log():
+def test_a_lake_ahead_of_the_log_is_an_error():
     with pytest.raises(LakeMismatchError, match="the log ends at 10"):
         _next(_log([5, 5]), 11, 10)
 
 
-def test_progress():
+def test_a_lake_that_went_back_is_an_error():
     require_progress({}, {}, table="t")
     require_progress({0: 3}, {0: 3, 1: 7}, table="t")
-    with pytest.raises(LakeRolledBackError, match="bucket 1 up to offset 0, it held it up to 4"):
+    with pytest.raises(LakeRolledBackError, match="bucket 1 up to offset 0, expected 4"):
         require_progress({0: 3, 1: 4}, {0: 9}, table="t")
 
 

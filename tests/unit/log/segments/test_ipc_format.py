@@ -60,7 +60,7 @@ def read_by_pieces(file: bytes, start: int, names: list[str]) -> pa.RecordBatch:
 @pytest.mark.parametrize("num_rows", [0, 1, 1000])
 @pytest.mark.parametrize("null_share", [0, 0.3, 1])
 @pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
-def test_any_columns(codec, null_share, num_rows):
+def test_any_columns_are_read_from_a_stored_batch(codec, null_share, num_rows):
     batch = batch_of(num_rows, null_share)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:

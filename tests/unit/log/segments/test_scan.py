@@ -1,9 +1,11 @@
-"""Splits: cutting keeps every row once, shipping changes nothing, and older schemas are read as the newest."""
+"""Ranges of a bucket are cut into splits that hold every row once, in order, and read as the latest schema."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -13,12 +15,15 @@ from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Warehouse
 from streamhouse_spark.log.actions import SetSchema, Trim
+from streamhouse_spark.log.segment import SegmentIndex
 from streamhouse_spark.log.segments.scan import LogSplit, check_dense, hot_range, plan_range, read_split, split_by_size
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
 from streamhouse_spark.log.staging import has_same_meaning
-from streamhouse_spark.log.state import BucketLog
+from streamhouse_spark.log.state import BucketLog, fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.write.auto_compaction import merge_inline
+from unit.log.states import appended, record, segment
 
 TABLE = TableCase("t", "id BIGINT, s STRING")
 
@@ -92,11 +97,11 @@ class TestRanges:
         table.log.commit(lambda *_: (Trim({0: 4}),))
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 10))
         assert table.append([{"id": 10}])[0] == OffsetRange(10, 11)
-        table.merge_inline()
+        merge_inline(table)
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 11))
         assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 4
 
-    def test_hot_ranges(self):
+    def test_a_hot_range_starts_at_the_lake_offset(self):
         log = BucketLog(5, 9)
         assert hot_range(log, 7) == OffsetRange(7, 9)
         assert hot_range(log, 9) == OffsetRange(9, 9)
@@ -136,7 +141,7 @@ class TestOlderSchemas:
         assert table.to_arrow(columns=["d"]).num_rows == 60_002
         assert table.to_arrow(columns=["c", "a"], filter=[("b", "=", 1)]).to_pylist()[0] == {"c": None, "a": "x"}
         before = table.to_arrow()
-        table.merge_inline()
+        merge_inline(table)
         assert table.to_arrow().equals(before)
         assert {s.schema_id for s in table.state.live_segments()} == {1, 2}, "merging never mixes schemas"
 
@@ -159,7 +164,7 @@ class TestOlderSchemas:
         late.append([{"a": 2, "b": "x"}])
         assert table.to_arrow().num_rows == 2
 
-    def test_what_fits(self):
+    def test_schemas_have_the_same_meaning_by_column_ids(self):
         def of(*columns):
             return TableSchema(tuple(Column(*c) for c in columns))
 
@@ -172,3 +177,61 @@ class TestOlderSchemas:
         assert not has_same_meaning(of((1, "a", pa.int64())), of((1, "a", pa.int32())))
         assert not has_same_meaning(old, of((1, "a", pa.int32(), False), b))
         assert not has_same_meaning(old, of((1, "a", pa.int32()), b, (3, "new", pa.int8(), False)))
+
+
+def with_batches(base: int, batches: list[int], row_bytes: int, uuid: str):
+    """A segment object of these record batches."""
+    rows = np.array(batches, np.int64)
+    none = np.zeros(0, np.int64)
+    index = SegmentIndex(1 << 16, np.cumsum(rows) - rows, rows, np.zeros(0, np.uint64), none, none)
+    made = segment(base, sum(batches), uuid=uuid, size_bytes=sum(batches) * row_bytes)
+    return replace(made, index_bytes=index.to_bytes())
+
+
+LAYOUTS = st.lists(
+    st.tuples(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(1, 40)), min_size=1, max_size=6
+)
+
+
+@given(layout=LAYOUTS, target_bytes=st.integers(1, 3000), data=st.data())
+def test_pieces_cover_a_range_once_and_in_order(layout, target_bytes, data):
+    segments, base = [], 0
+    for at, (batches, row_bytes) in enumerate(layout):
+        segments.append(with_batches(base, batches, row_bytes, f"s{at}"))
+        base += sum(batches)
+    start = data.draw(st.integers(0, base - 1))
+    end = data.draw(st.integers(start + 1, base))
+    split = plan_range(appended(*segments), 0, OffsetRange(start, end))
+    pieces = split_by_size(split, target_bytes)
+    position = start
+    for piece in pieces:
+        assert piece.offsets.start == position
+        assert piece.offsets
+        position = piece.offsets.end
+        assert all(s.offsets.intersect(piece.offsets) for s in piece.segments)
+    assert position == end
+    assert sum(p.num_rows for p in pieces) == end - start
+    for piece in pieces[:-1]:
+        assert piece.size_bytes >= target_bytes - len(piece.segments), "only the last piece is small"
+    assert [LogSplit.from_json(p.to_json()) for p in pieces] == pieces
+
+
+def test_a_range_outside_the_log_is_refused():
+    state = fold(appended(segment(0, 3, uuid="a"), segment(3, 2, uuid="b")), record(4, Trim({0: 3})))
+    assert plan_range(state, 0, OffsetRange(3, 5)).num_rows == 2
+    for start, end in ((2, 5), (0, 1), (3, 6)):
+        with pytest.raises(OffsetsTrimmedError):
+            plan_range(state, 0, OffsetRange(start, end))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "lake", "expected"),
+    [(0, 5, 0, (0, 5)), (0, 5, 3, (3, 5)), (3, 5, 3, (3, 5)), (3, 5, 5, (5, 5)), (3, 5, 7, (7, 7)), (0, 0, 0, (0, 0))],
+)
+def test_the_hot_range_begins_exactly_where_the_lake_ends(start, end, lake, expected):
+    assert hot_range(BucketLog(start, end), lake) == OffsetRange(*expected)
+
+
+def test_a_gap_between_lake_and_log_is_an_error():
+    with pytest.raises(OffsetsTrimmedError):
+        hot_range(BucketLog(4, 9), 3)

@@ -50,7 +50,7 @@ def stats_of(values, kind):
     ],
     ids=str,
 )
-def test_what_is_recorded(values, kind, expected):
+def test_statistics_record_bounds_and_null_counts(values, kind, expected):
     assert stats_of(values, kind) == expected
 
 
@@ -65,7 +65,7 @@ def test_bounds_come_back_as_they_were(kind):
     assert [from_json(low, kind), from_json(high, kind)] == [array[0], array[1]]
 
 
-def test_many_columns_and_rows_without_any():
+def test_statistics_are_collected_for_the_named_columns():
     rows = pa.table({"a": [1], "b": ["x"]})
     assert collect_stats(rows, []) == {}
     assert set(collect_stats(rows, ["a", "b"])) == {"a", "b"}
@@ -73,7 +73,7 @@ def test_many_columns_and_rows_without_any():
 
 
 class TestPartitions:
-    def test_distinct_values_of_several_columns(self):
+    def test_partitions_are_distinct_values_of_several_columns(self):
         rows = pa.table({"d": [dt.date(2026, 1, 1)] * 3 + [None], "s": ["a", "b", "a", None], "m": [D("1.50")] * 4})
         found = collect_partitions(rows, ["d", "s", "m"])
         assert sorted(found, key=str) == sorted(
@@ -85,7 +85,7 @@ class TestPartitions:
         [([b"\x00\xff"], ["00ff"]), ([NAN, INF, 1.5], ["nan", "inf", 1.5]), ([True, None], [True, None])],
         ids=str,
     )
-    def test_values_are_json(self, values, expected):
+    def test_recorded_partition_values_are_json(self, values, expected):
         found = collect_partitions(pa.table({"p": values}), ["p"])
         assert [v for (v,) in found] == expected
         json.dumps(found, allow_nan=False)

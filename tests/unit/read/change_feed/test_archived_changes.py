@@ -10,7 +10,7 @@ import pytest
 from kit.change_replay import changes
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
-from streamhouse_spark.core.paths import commit_key, segment_key
+from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.datasource.read.read_target import batch_ranges
 from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
 from streamhouse_spark.log.archive import maintenance
@@ -75,7 +75,7 @@ class TestRanges:
     def test_they_are_read_from_archive_and_log(self, table, start, end):
         plan, rows = read(table, OffsetRange(start, end))
         assert shown(rows) == ALL[start:end]
-        kinds = [type(piece) for piece in plan.pieces]
+        kinds = [type(piece) for piece in plan.tasks]
         assert kinds == [ArchiveScanTask] * (start < min(end, 8)) + [LogScanTask] * (end > max(start, 8))
 
     def test_times_of_commits_stay(self, table, clock):
@@ -87,7 +87,7 @@ class TestRanges:
     def test_large_ones_are_cut(self, table, monkeypatch):
         monkeypatch.setattr("streamhouse_spark.read.offset_scan.LAKE_RANGE_ROWS", 3)
         plan, rows = read(table, OffsetRange(1, 10))
-        assert [len(piece.offsets) for piece in plan.pieces if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
+        assert [len(piece.offsets) for piece in plan.tasks if isinstance(piece, ArchiveScanTask)] == [3, 3, 1]
         assert shown(rows) == ALL[1:]
 
     def test_a_reader_goes_on_while_pages_are_joined_and_the_log_is_trimmed(self, table, clock, monkeypatch):
@@ -111,7 +111,7 @@ class TestRanges:
         page = table.refresh().archive.pages[0].uuid
         for segment in read_page(table.storage, table.state, page).segments:
             table.storage.delete(segment_key(table.uuid, segment.uuid))
-        with pytest.raises(CorruptDataError, match=r"archive of default\.t names a file that is missing; restore it"):
+        with pytest.raises(CorruptDataError, match=r"change archive of default\.t is missing; restore it"):
             read(table, OffsetRange(0, 3))
 
     def test_columns_are_those_of_now(self, table):
@@ -143,7 +143,7 @@ class TestStarts:
         assert initial_offset(state, options).offsets == {0: 0}
 
     @pytest.mark.parametrize(("hours", "offset"), [(0, 0), (0.5, 2), (1, 2), (2, 5), (2.1, 8), (4, 8), (9, 10)])
-    def test_times(self, table, clock, hours, offset):
+    def test_a_start_time_resolves_to_archived_offsets(self, table, clock, hours, offset):
         state = table.refresh()
         time_ms = int(state.created_ms + hours * HOUR_MS)
         options = parse_read_options({"startingtimestamp": str(time_ms)})
@@ -169,7 +169,7 @@ class TestStarts:
             assert [row["_log_offset"] for batch in tail for row in batch.to_pylist()] == list(range(first, 10))
             assert tail.position[0] == 10
 
-    def test_views_have_it(self, table):
+    def test_changelog_and_binlog_have_archived_changes(self, table):
         assert shown(open_view(table, "changelog").to_arrow().to_pylist()) == ALL
         binlog = open_view(table, "binlog").to_arrow().to_pylist()
         assert [
@@ -244,11 +244,11 @@ class TestCommits:
         state = table.refresh()
         last_us = int(before[-1][1].timestamp() * 1e6)
         plan = plan_changes(table, state, 3, version, Pruning(), after_us=last_us)
-        after = sorted({int(t) for piece in plan.pieces for t in piece.commits.times_us})
+        after = sorted({int(t) for piece in plan.tasks for t in piece.commits.times_us})
         assert len(after) == 3
         assert after[0] > last_us
 
-    def test_ranges_of_times(self, forgotten, clock):
+    def test_changes_between_times_come_from_the_archive(self, forgotten, clock):
         state, both = forgotten.refresh(), (True, True)
         at = [state.created_ms + hours * HOUR_MS for hours in range(5)]
 

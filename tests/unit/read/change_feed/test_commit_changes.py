@@ -12,7 +12,7 @@ from kit.change_replay import changes, check_history
 from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.paths import commit_key
+from streamhouse_spark.core.warehouse_layout import commit_key
 from streamhouse_spark.datasource.scan.changes_scan import resolve_version_range
 from streamhouse_spark.expressions.predicates import Compare
 from streamhouse_spark.keys.change_type import ChangeType
@@ -37,7 +37,7 @@ def append(table, number, rows=1):
 
 
 @pytest.mark.parametrize(
-    ("own_ms", "after_us", "shown_us"),
+    ("writer_time_ms", "after_us", "shown_us"),
     [
         ([], None, []),
         ([5, 6, 9], None, [5000, 6000, 9000]),
@@ -49,8 +49,8 @@ def append(table, number, rows=1):
         ([], 7000, []),
     ],
 )
-def test_times_rise_from_commit_to_commit(own_ms, after_us, shown_us):
-    assert compute_display_times_us(own_ms, after_us).tolist() == shown_us
+def test_times_rise_from_commit_to_commit(writer_time_ms, after_us, shown_us):
+    assert compute_display_times_us(writer_time_ms, after_us).tolist() == shown_us
 
 
 def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):
@@ -67,7 +67,7 @@ def test_a_commit_has_one_time_wherever_the_range_begins(table, clock):
 # -- ranges -----------------------------------------------------------------------------------------------------------
 
 
-def test_ranges_of_versions(table):
+def test_changes_are_bounded_by_versions_and_tags(table):
     append(table, 1)
     append(table, 2)
     table.create_tag("two", 2)
@@ -83,7 +83,7 @@ def test_ranges_of_versions(table):
             resolve_version_range(state, start, end, includes=both)
 
 
-def test_ranges_of_times(table, clock):
+def test_changes_are_bounded_by_commit_times(table, clock):
     times = [clock.now_ms()]
     for number, later_ms in enumerate([10, 0, 10]):
         clock.advance(later_ms)
@@ -138,7 +138,7 @@ def test_records_that_are_gone(table):
 # -- what no record tells ---------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_emptied_the_table(table):
+def test_changes_of_a_commit_that_emptied_the_table_are_deletions(table):
     append(table, 1, rows=2)
     table.overwrite([{"id": 2}])
     append(table, 3)
@@ -192,7 +192,7 @@ def test_rows_that_a_lake_built_anew_gave_up_are_refused(table):
         changes(table, 1, 3)
 
 
-def test_columns_of_now_behind_a_truncation(wh):
+def test_changes_before_a_truncation_have_the_current_columns(wh):
     table = wh.create_table("old", "id BIGINT, a INT, b INT", buckets=1)
     table.append([{"id": 1, "a": 5, "b": 6}])
     table.truncate()
@@ -240,7 +240,7 @@ def runs(*parts):
     )
 
 
-def test_runs_of_commits():
+def test_runs_find_the_commit_of_an_offset():
     found = runs((10, 5, 3, True), (0, 4, 2, False))
     assert found.num_rows == 9
     assert found.range == OffsetRange(0, 15)
@@ -287,7 +287,7 @@ def test_segments_are_left_out_by_filters_and_commits(wh):
     state = table.refresh()
 
     def segments(first, last, pruning=Pruning()):  # noqa: B008 - immutable
-        pieces = plan_changes(table, state, first, last, pruning).pieces
+        pieces = plan_changes(table, state, first, last, pruning).tasks
         return [s.base_offset for piece in pieces for s in piece.rows.split.segments]
 
     assert segments(1, 6) == [0, 1, 2, 3, 4]
@@ -301,7 +301,7 @@ def test_deleted_rows_are_looked_for_where_they_are(table):
         append(table, number)
     table.delete(where=[("id", "in", [0, 4])])
     version = table.refresh().version
-    (piece,) = plan_changes(table, table.state, version, version, Pruning()).pieces
+    (piece,) = plan_changes(table, table.state, version, version, Pruning()).tasks
     assert piece.is_deleted
     assert [s.base_offset for s in piece.rows.split.segments] == [0, 4]
     assert [(c["id"], c["_change_type"]) for c in changes(table, version, version)] == [(0, "delete"), (4, "delete")]

@@ -150,7 +150,7 @@ class TestDroppedPartitions:
         before = table.refresh().version
         table.drop_partition({"day": 1})
         table.open_lake().expire(keep_last=1, keep_ms=0)
-        with pytest.raises(InvalidOptionError, match="rows left the lake since that no record names"):
+        with pytest.raises(InvalidOptionError, match="rows that no record names were removed from the lake"):
             table.rollback_to_version(before)
 
 
@@ -167,7 +167,7 @@ class TestCost:
         far = Warehouse("wh", storage=remote, world=world).table("t")
         state = far.refresh()
         with remote.measured() as cost:
-            (piece,) = plan_changes(far, state, version, version, Pruning()).pieces
+            (piece,) = plan_changes(far, state, version, version, Pruning()).tasks
         assert piece.commits.offsets == OffsetSet.dense(3, 1)
         assert cost.keys
         assert not [key for key in cost.keys if key.startswith("lake/")]
@@ -207,7 +207,7 @@ class TestCost:
 def test_a_piece_travels_as_json(table):
     version = delete(table, 3, 4, 5)
     state = table.refresh()
-    (piece,) = plan_changes(table, state, version, version, Pruning()).pieces
+    (piece,) = plan_changes(table, state, version, version, Pruning()).tasks
     assert isinstance(piece.rows, OffsetsScanTask)
     assert piece.rows.snapshot_id == state.lake.snapshot_id
     again = type(piece).from_json(piece.to_json())
@@ -218,10 +218,10 @@ def test_a_piece_travels_as_json(table):
 
 def test_files_that_hold_fewer_rows_than_a_plan_says_are_an_error(table):
     lake, snapshot_id = table.open_lake(), table.refresh().lake.snapshot_id
-    (found,) = [rows for _, rows in lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 2))]
+    (found,) = [rows for _, rows in lake.read_stored_rows(snapshot_id, 0, OffsetSet.dense(8, 2))]
     assert pa.table(found)["id"].to_pylist() == [8, 9]
-    with pytest.raises(OffsetsTrimmedError, match=r"3 rows in offsets \[8, 11\) .* hold 2 of them"):
-        lake.read_held(snapshot_id, 0, OffsetSet.dense(8, 3))
+    with pytest.raises(OffsetsTrimmedError, match=r"hold 2 rows at offsets \[8, 11\), expected 3"):
+        lake.read_stored_rows(snapshot_id, 0, OffsetSet.dense(8, 3))
 
 
 def test_old_rows_from_before_all_were_removed(table):

@@ -32,7 +32,7 @@ def told(table: Table, first: int, last: int) -> list[tuple[int, int, str]]:
     return sorted((c["id"], c["n"], c["_change_type"]) for c in changes(table, first, last))
 
 
-def test_an_overwrite(table):
+def test_an_overwrite_is_deletions_and_insertions(table):
     table.overwrite([{"id": 1, "n": 5}, {"id": 9, "n": 5}])
     version = table.refresh().version
     deleted = [(id_, n, "delete") for id_, n in ROWS.items()]
@@ -43,7 +43,7 @@ def test_an_overwrite(table):
     check_history(table)
 
 
-def test_columns_of_now(table):
+def test_truncated_rows_have_the_columns_of_now(table):
     table.truncate()
     version = table.refresh().version
     table.rename_column("n", "count")
@@ -57,7 +57,7 @@ def test_a_key_is_read_in_its_bucket_alone(table):
     state = table.refresh()
 
     def pieces(pruning):
-        return plan_changes(table, state, state.version, state.version, pruning).pieces
+        return plan_changes(table, state, state.version, state.version, pruning).tasks
 
     every = pieces(Pruning())
     assert sorted(piece.bucket for piece in every) == [0, 1]

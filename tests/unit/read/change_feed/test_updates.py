@@ -15,11 +15,12 @@ from property.stream_driver import Query
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.checkpoint import as_stored
-from streamhouse_spark.log.delete_vectors import DeleteRows
+from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.table.system_views import changelog_batches
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 HASHED = {"bucket.key": "id", "table.datalake.enabled": "false"}
 
@@ -61,32 +62,32 @@ IN_CHANGELOG = [(*row, WORDS.get(kind, kind)) for *row, kind in MERGED]
 INSERTED = [(number, 0, "insert") for number in range(10)]
 
 
-def test_a_merge(table, inline_bytes_max):
+def test_a_merge_is_updates_deletions_and_insertions(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
     merge(table, inline_bytes_max)
     check_history(table)
-    table.merge_inline()
+    merge_inline(table)
     check_history(table)
 
 
-def test_the_changelog(table, inline_bytes_max):
+def test_the_changelog_has_the_changes_of_a_merge(table, inline_bytes_max):
     merge(table, inline_bytes_max)
     for _ in range(2):
         found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]
         assert kinds(found) == sorted([*INSERTED, *IN_CHANGELOG])
-        table.merge_inline()
+        merge_inline(table)
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
-def test_a_stream_behind_the_commit(wh, table, inline_bytes_max, is_merged):
+def test_a_stream_after_the_commit_sees_its_updates(wh, table, inline_bytes_max, is_merged):
     """Its rows are read by their offsets, and the segments tell which ones are behind an update."""
     query = Query("d.t$changelog")
     query.run(wh)
     merge(table, inline_bytes_max)
     table.append([{"id": 30, "n": 0}])
     if is_merged:
-        table.merge_inline()
+        merge_inline(table)
         assert all(segment.inline is None for segment in table.refresh().live_segments())
     query.run(wh)
     assert kinds(query.rows) == sorted([*INSERTED, *IN_CHANGELOG, (30, 0, "insert")])
@@ -136,7 +137,7 @@ def test_other_replacements_delete_and_insert(wh, table):
     ]
 
 
-def test_rows_of_one_bucket_without_a_key_of_buckets(wh, inline_bytes_max):
+def test_updates_are_told_in_a_table_without_a_bucket_key(wh, inline_bytes_max):
     table = wh.create_table("d.sticky", "id BIGINT, n INT", buckets=4)
     table.append([{"id": number, "n": 0} for number in range(10)])
     merge(table, inline_bytes_max)
@@ -173,7 +174,7 @@ def test_a_segment_tells_which_rows_are_behind_an_update(table):
     assert sum(segment.updated_rows.num_rows for segment in found) == 3
     for segment in found:
         assert Segment.from_json(segment.to_json(), segment.index_bytes) == segment
-    table.merge_inline()
+    merge_inline(table)
     stored = as_stored(table.refresh()).live_segments()
     assert sum(segment.updated_rows.num_rows for segment in stored) == 3
 
@@ -181,5 +182,5 @@ def test_a_segment_tells_which_rows_are_behind_an_update(table):
 def test_rows_of_several_batches_are_marked_from_the_first_on(table):
     rows = pa.table({"id": pa.array(range(1000), pa.int64()), "n": pa.array([0] * 1000, pa.int32())})
     for num_updated in (0, 1, 999, 1000):
-        staged = table.stager().stage(rows, num_updated=num_updated)
+        staged = table.log_writer.stager().stage(rows, num_updated=num_updated)
         assert sum(piece.segment.updated_rows.num_rows for piece in staged.segments) == num_updated

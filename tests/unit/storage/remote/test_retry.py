@@ -33,10 +33,10 @@ def seconds_until_the_answer(patience: RetryPolicy, kind: FailureKind, away_seco
 
 
 @pytest.mark.parametrize("kind", [FailureKind.THROTTLED, FailureKind.TRANSIENT])
-@pytest.mark.parametrize("resend_unclear", [True, False])
-def test_a_store_that_is_away_for_a_minute_is_waited_for_by_setting(kind, resend_unclear):
+@pytest.mark.parametrize("retry_unknown_outcome", [True, False])
+def test_a_store_that_is_away_for_a_minute_is_waited_for_by_setting(kind, retry_unknown_outcome):
     patience = RetryPolicy.parse({PATIENCE_SETTING: "120"})
-    took = seconds_until_the_answer(patience, kind, 60, resend_unclear=resend_unclear)
+    took = seconds_until_the_answer(patience, kind, 60, retry_unknown_outcome=retry_unknown_outcome)
     assert 60 <= took <= 66
 
 
@@ -44,17 +44,17 @@ def test_without_the_setting_a_store_that_is_away_is_said_to_be_soon():
     with pytest.raises(Away):
         seconds_until_the_answer(USUAL, FailureKind.TRANSIENT, 10)
     with pytest.raises(Away):
-        seconds_until_the_answer(USUAL, FailureKind.TRANSIENT, 0.01, resend_unclear=False)
+        seconds_until_the_answer(USUAL, FailureKind.TRANSIENT, 0.01, retry_unknown_outcome=False)
     assert seconds_until_the_answer(USUAL, FailureKind.THROTTLED, 50) >= 50
 
 
 @pytest.mark.parametrize("kind", [FailureKind.THROTTLED, FailureKind.TRANSIENT])
-def test_no_patience_at_all(kind):
+def test_a_patience_of_zero_fails_at_once(kind):
     with pytest.raises(Away):
         seconds_until_the_answer(RetryPolicy.parse({PATIENCE_SETTING: "0"}), kind, 0.001)
 
 
-def test_hours_of_patience():
+def test_a_patience_of_hours_is_kept():
     patience = RetryPolicy.parse({PATIENCE_SETTING: "36000"})
     assert seconds_until_the_answer(patience, FailureKind.TRANSIENT, 35_000) < 35_006
 

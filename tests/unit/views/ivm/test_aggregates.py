@@ -161,7 +161,7 @@ def test_conditions_that_groups_satisfy():
     assert in_filter("c1", list(range(VALUES_MAX + 1))) == ""
 
 
-def test_a_condition_that_many_groups_satisfy():
+def test_a_filter_for_many_groups_bounds_each_column():
     """Each column by itself: its values where they are few, else what they lie between."""
     days = [dt.date(2026, 1, 1) + dt.timedelta(number % 3) for number in range(VALUES_MAX + 1)]
     numbers, texts = list(range(VALUES_MAX + 1)), [f"t{number:04}" for number in range(VALUES_MAX + 1)]

@@ -133,7 +133,7 @@ def test_rows_leave_when_their_time_has_come(table):
         pd.DataFrame({"id": [1], "text": ["none"]}),
     ],
 )
-def test_rows_of_each_kind(table, rows):
+def test_a_writer_takes_rows_of_each_kind(table, rows):
     with table.writer() as writer:
         writer.send(rows)
     assert table.to_arrow().to_pylist() == [{"id": 1, "text": "none", "n": None}]
@@ -380,12 +380,12 @@ def test_a_failure_that_passes_is_tried_again(table, gate):
         assert writer.send({"id": 1}).result(60).num_rows == 1
 
 
-def test_closed_means_closed(table):
+def test_a_closed_writer_accepts_no_rows(table):
     writer = table.writer()
     writer.close()
     writer.close()
     writer.flush()
-    with pytest.raises(WriterStoppedError, match="closed; open another"):
+    with pytest.raises(WriterStoppedError, match="closed; open a new writer"):
         writer.send({"id": 1})
     with table.writer() as another:
         another.send({"id": 1})
@@ -575,7 +575,7 @@ def test_writers_that_take_an_id_from_each_other_all_the_time(table, other, monk
         return commit(log, *given, **named)
 
     monkeypatch.setattr(CommitLog, "commit", late)
-    with pytest.raises(CommitConflictError, match="an id of its own"):
+    with pytest.raises(CommitConflictError, match="a separate id"):
         table.writer(producer_id="source")
     table.writer(producer_id="own", flush_ms=1).close()
 

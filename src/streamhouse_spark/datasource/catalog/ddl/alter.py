@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.alter_table import Alteration, ColumnChanges
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.paths import DEFAULT_DATABASE
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE
 from streamhouse_spark.datasource.catalog.ddl.databases import require_database
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, table_path
 from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES

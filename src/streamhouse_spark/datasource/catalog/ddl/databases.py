@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
+from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError, WarehouseNotFoundError
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse

@@ -12,8 +12,8 @@ import pyarrow as pa
 from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, PRIMARY_KEY, VIEW, parse_properties
 from streamhouse_spark.core.arrow_rows import distinct_rows, sort_rows
 from streamhouse_spark.core.option_parsing import parse_names
-from streamhouse_spark.core.paths import parse_database, parse_table_name
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, require_database
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
 from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from streamhouse_spark.core.paths import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
+from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
 from streamhouse_spark.datasource.rpc_arguments import path_of, table_path
 from streamhouse_spark.log.catalog import names, renaming

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest, parse_names
-from streamhouse_spark.core.paths import parse_table_name
+from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.catalog.procedures.spark_jobs import SparkJobs, make_group_runner, make_round_runner
 from streamhouse_spark.errors import InvalidOptionError, StreamhouseError

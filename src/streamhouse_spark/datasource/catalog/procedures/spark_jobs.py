@@ -35,7 +35,13 @@ from streamhouse_spark.errors import (
     StreamhouseError,
 )
 from streamhouse_spark.lake.formats import lake_library
-from streamhouse_spark.lake.parquet.compaction import GroupWriter, Rewritten, RunGroups, SizedFile, make_local_runner
+from streamhouse_spark.lake.parquet.compaction import (
+    GroupWriter,
+    RewrittenGroup,
+    RunGroups,
+    SizedFile,
+    make_local_runner,
+)
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.lake.tiering.plan import TieringTask, task_bytes
 from streamhouse_spark.lake.tiering.round import RunTasks
@@ -146,13 +152,13 @@ def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_
         return None
     here = make_local_runner(table.storage, table.settings, table.world)
 
-    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> Sequence[Rewritten]:
+    def run(groups: Sequence[SizedFile], writer: GroupWriter) -> Sequence[RewrittenGroup]:
         num_bytes = sum(group.size_bytes for group in groups)
         if not groups or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(groups, writer)
         tasks = [encode_group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
         description = f"{doing} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
-        return [Rewritten.from_json(result) for result in jobs.results(description, tasks)]
+        return [RewrittenGroup.from_json(result) for result in jobs.results(description, tasks)]
 
     return run
 
@@ -195,7 +201,7 @@ def run_encoded_task(connection: Connection, text: str) -> dict[str, Any]:
 
 
 def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
-    """Write files. Returns a list per task of a round, or a `Rewritten`, as JSON."""
+    """Write files. Returns a list per task of a round, or a `RewrittenGroup`, as JSON."""
     if "round" in task:
         return run_on_executor(connection, task["round"])
     path, writer_name, group_name = _REWRITE_CLASSES[task["rewrite"]]

@@ -9,7 +9,7 @@ from streamhouse_spark import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from unit.datasource.catalog.calls import Catalog
+from unit.datasource.calls import Catalog
 
 
 def test_a_database_is_made_described_listed_and_dropped(connection):

@@ -1,3 +1,5 @@
+"""CREATE, DESCRIBE and DROP TABLE, and the requests that a CREATE TABLE costs."""
+
 from __future__ import annotations
 
 import datetime as dt
@@ -7,7 +9,9 @@ import json
 import pyarrow as pa
 import pytest
 
+from kit.round_trips import RemoteStorage
 from kit.tables import tier
+from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import (
     InvalidNameError,
     InvalidOptionError,
@@ -16,8 +20,10 @@ from streamhouse_spark import (
     TableNotFoundError,
 )
 from streamhouse_spark.datasource.table_definition import describe_properties, format_partitioning
-from streamhouse_spark.lake.tiering.record_snapshot import record_newest
-from unit.datasource.catalog.calls import bucket, identity, struct
+from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
+from streamhouse_spark.warehouse import process_cache
+from streamhouse_spark.warehouse.process_cache import Connection, OpenTables, _Process
+from unit.datasource.calls import Catalog, bucket, identity, struct
 
 BAD_NAMES = ["a b", "a`b", "a'b", 'a"b', "a.b", "..", "../x", "größe", "", "x/y", "a\nb", ".", "b.c"]
 ODD_COLUMNS = ["a b", "a`b", "it's", 'a"b', "a$b", "a.b", "größe", "日本", "a,b", "a(b)", "–", "a/b", "a=b", "😀"]
@@ -121,7 +127,7 @@ CLUSTERED = {"transform": "cluster_by", "columns": [["id"], ["dt"]], "arguments"
         ({"partitioning": [{**identity("x"), "columns": [["s", "a"]]}]}, InvalidOptionError, "field of a struct"),
         ({"partitioning": [CLUSTERED]}, InvalidOptionError, r"CLUSTER BY \(id, dt\) is .*bucket.num and bucket.key"),
         ({"partitioning": [identity("nope")]}, SchemaMismatchError, "no column 'nope'"),
-        ({"schema": "a int, A int"}, SchemaMismatchError, "same name"),
+        ({"schema": "a int, A int"}, SchemaMismatchError, "expected names that differ"),
         ({"schema": "_bucket int"}, SchemaMismatchError, "reserved"),
     ],
 )
@@ -268,7 +274,7 @@ def test_partitions_are_those_of_lake_and_log_in_sparks_form(catalog):
 
 
 @pytest.mark.parametrize("lake_format", ["iceberg", "paimon"])
-def test_partitions_of_both_lakes(catalog, lake_format):
+def test_partition_values_are_listed_for_both_lakes(catalog, lake_format):
     schema, columns = "x int, dt date, n tinyint, s string", ["dt", "n", "s"]
     properties = {"table.datalake.format": lake_format}
     catalog.create("sales", "t", schema, [identity(c) for c in columns], properties=properties)
@@ -290,12 +296,12 @@ def test_partitions_of_both_lakes(catalog, lake_format):
     assert len(shown()) == 2
 
 
-def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
+def test_files_without_partition_values_list_no_partition(catalog):
     catalog.create("sales", "t", "x int, s string", [identity("s")])
     table = catalog.connection.table("sales.t")
     table.append([{"x": 1, "s": "a"}])
     tier(table)
-    lake = table.open_lake().place.load()
+    lake = table.open_lake().binding.load()
     with lake.update_spec() as update:
         update.remove_field("s")
     lake.append(pa.table({"x": pa.array([2, 3], pa.int32()), "s": ["b", None]}))
@@ -304,12 +310,12 @@ def test_partitions_of_files_that_another_engine_wrote_without_them(catalog):
     table.append([{"x": 4, "s": "c"}])
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [["a"], ["c"]], "as reads do until the log knows of the other rows"
-    record_newest(table.log, table.open_lake())
+    record_latest_snapshot(table.log, table.open_lake())
     found = catalog.call("partition_values", database="sales", table="t", names=[], values=[])["partitions"]
     assert found == [[None], ["a"], ["b"], ["c"]]
 
 
-def test_partitions_of_an_unpartitioned_table_and_of_other_columns(catalog):
+def test_partition_values_of_other_columns_are_rejected(catalog):
     catalog.create("sales", "plain")
     with pytest.raises(InvalidOptionError, match="not partitioned"):
         catalog.call("partition_values", database="sales", table="plain", names=[], values=[])
@@ -317,3 +323,31 @@ def test_partitions_of_an_unpartitioned_table_and_of_other_columns(catalog):
     assert catalog.call("partition_values", database="sales", table="t", names=[], values=[]) == {"partitions": []}
     with pytest.raises(InvalidOptionError, match="not a partition column"):
         catalog.call("partition_values", database="sales", table="t", names=["id"], values=[1])
+
+
+class Process(_Process):
+    """A process that has opened nothing yet."""
+
+    def __init__(self, remote: RemoteStorage) -> None:
+        self.warehouse = open_warehouse(remote, 2)
+        self.tables = OpenTables()
+
+
+@pytest.mark.parametrize("others", [1, 20])
+@pytest.mark.parametrize("has_open", [False, True])
+def test_creating_a_table_does_not_ask_for_the_others(monkeypatch, others, has_open):
+    remote = RemoteStorage(new_store(1))
+    mine = open_warehouse(remote, 1)
+    for number in range(others):
+        mine.create_table(f"s.t{number}", "id INT")
+    process = Process(remote)
+    monkeypatch.setattr(process_cache, "_open_process", lambda *_: process)
+    catalog = Catalog(Connection.of("wh", {}))
+    if has_open:
+        catalog.call("load", database="s", table="t0")
+    with remote.measured() as cost:
+        with pytest.raises(TableNotFoundError, match="SHOW TABLES"):
+            catalog.call("load", database="s", table="fresh")
+        catalog.create("s", "fresh")
+    assert cost.requests <= 15, cost
+    assert cost.depth <= 6, cost

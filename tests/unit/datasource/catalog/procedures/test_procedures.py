@@ -11,7 +11,7 @@ from kit.tables import tier
 from streamhouse_spark import InvalidNameError, InvalidOptionError, LakeMismatchError, TableNotFoundError
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.warehouse.process_cache import Connection
-from unit.datasource.catalog.calls import Catalog
+from unit.datasource.calls import Catalog
 from unit.datasource.catalog.ddl.test_tables import BAD_NAMES
 
 
@@ -90,7 +90,7 @@ def test_views_are_paused_and_refreshed_in_a_session_alone(catalog, call):
         assert call(verb, table="sales.v") == [{"table": "sales.v", "changed": changed}]
     warehouse.create_table("sales.plain", "id BIGINT")
     for verb in ("pause", "resume"):
-        with pytest.raises(InvalidOptionError, match="no materialized table"):
+        with pytest.raises(InvalidOptionError, match="is not a materialized table"):
             call(verb, table="sales.plain")
     with pytest.raises(InvalidOptionError, match="jar is from another version"):
         call("refresh", table="sales.v")
@@ -147,7 +147,7 @@ def test_a_table_is_rolled_back_to_a_version_and_to_a_time(catalog, call):
         call("rollback_to_timestamp", table="sales.back", timestamp=-1)
 
 
-def test_versions_get_tags(catalog, call):
+def test_create_tag_names_a_version(catalog, call):
     table = catalog.connection.warehouse().create_table("sales.named", "id BIGINT")
     table.append([{"id": 1}])
     version = table.refresh().version
@@ -163,7 +163,7 @@ def test_versions_get_tags(catalog, call):
     assert [tag.name for tag in table.tags()] == ["two"]
 
 
-def test_branches(catalog, call):
+def test_create_branch_returns_the_made_branch(catalog, call):
     table = catalog.connection.warehouse().create_table("sales.branched", "id BIGINT")
     table.append([{"id": 1}])
     (made,) = call("create_branch", table="sales.branched", branch="audit")
@@ -188,7 +188,7 @@ def test_branches(catalog, call):
     assert sorted(table.to_arrow()["id"].to_pylist()) == [1, 2, 3]
     call("create_branch", table="sales.branched", branch="b")
     assert call("drop_branch", table="sales.branched", branch="b") == [{"table": "sales.branched", "branch": "b"}]
-    with pytest.raises(InvalidNameError, match="a branch takes and gives rows alone"):
+    with pytest.raises(InvalidNameError, match="a branch supports only reads and writes of rows"):
         call("tier", table="sales.branched$branch_b")
 
 
@@ -292,7 +292,7 @@ def test_a_lake_is_built_anew(call, table):
 def test_an_iceberg_table_is_adopted(catalog, call, in_iceberg):
     in_iceberg.append(pa.table({"id": [1, 2, 3]}))
     tier(in_iceberg)
-    lake = in_iceberg.open_lake().place.load()
+    lake = in_iceberg.open_lake().binding.load()
     with lake.transaction() as transaction:
         transaction.remove_properties("streamhouse.table-uuid")
     (shown,) = call("adopt", table="sales.again", lake="sales.orders", dry_run=True)
@@ -326,7 +326,7 @@ def test_a_consumer_is_shown_and_forgotten(call, table):
         call("drop_consumer", table="sales.orders", consumer_id="it's `me`")
 
 
-def test_the_status_of_one_table_and_of_all(catalog, call, table):
+def test_table_status_shows_one_table_or_all(catalog, call, table):
     table.append(pa.table({"id": [1, 2, 3]}))
     tier(table)
     table.append(pa.table({"id": [4]}))

@@ -163,7 +163,7 @@ def test_a_job_that_ends_early_commits_nothing(call, warehouse_path, table):
 
 
 def test_what_was_committed_before_a_job_that_ends_early_stays(call, warehouse_path, in_iceberg, monkeypatch):
-    monkeypatch.setattr(compaction, "SPREAD_BYTES_MAX", 1)  # a group a commit
+    monkeypatch.setattr(compaction, "DISTRIBUTED_BYTES_MAX", 1)  # a group a commit
     for turn in range(ROUNDS):
         write(in_iceberg, turn)
         call("tier")

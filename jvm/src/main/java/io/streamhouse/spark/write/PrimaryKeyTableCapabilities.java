@@ -29,8 +29,8 @@ final class PrimaryKeyTableCapabilities extends AbstractSet<TableCapability> {
     String database = table.identifier.namespace()[0];
     throw SparkErrors.analysisException(
         "INVALID_OPTION: " + table.tableName() + " has a primary key, so its streams read changes; stream "
-            + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`, or read the current"
-            + " rows in a batch");
+            + table.catalog.name() + "." + database + ".`" + table.identifier.name() + "$changelog`, or read the"
+            + " current rows in a batch");
   }
 
   @Override
