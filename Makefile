@@ -383,7 +383,7 @@ install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute o
 %/bin/python:
 	@python=$$($(find_python)); \
 	if [ -z "$$python" ]; then \
-	  echo 'No Python $(if $(findstring newest,$*),3.13,3.11$(comma) 3.12 or 3.13) with venv was found. Install one, for example:' >&2; \
+	  echo 'No Python $(if $(findstring newest,$*),3.13 or 3.14,3.11$(comma) 3.12 or 3.13) with venv was found. Install one, for example:' >&2; \
 	  echo '  Debian, Ubuntu  sudo apt-get install python3 python3-venv' >&2; \
 	  echo '  Fedora          sudo dnf install python3.13' >&2; \
 	  echo '  macOS           brew install python@3.13' >&2; \
@@ -392,8 +392,8 @@ install = set -e; echo 'installing streamhouse-spark[$(2)] into $(1) (a minute o
 	echo "making $* with $$python"; "$$python" -m venv $*
 
 # A name on the PATH may be a shim of a version that is not there, and Debian's python3 may lack venv: try each.
-find_python = for name in $(PYTHON) $(if $(findstring newest,$*),python3.13,python3.11 python3.12 python3.13 python3); do \
-	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; \
+find_python = for name in $(PYTHON) $(if $(findstring newest,$*),python3.14 python3.13,python3.11 python3.12 python3.13 python3); do \
+	  if "$$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, $(if $(findstring newest,$*),15,14)))' 2>/dev/null; \
 	  then command -v "$$name"; break; fi; \
 	done
 

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark,iceberg]"]
 # ///
 """A table with two tiers: write, read, tier, and read both tiers.

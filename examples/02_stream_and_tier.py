@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark,iceberg]"]
 # ///
 """A Structured Streaming job writes, a tiering service moves rows into the lake, another stream reads them all.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark"]
 # ///
 """Two processes, no server: one writes rows, the other sees each of them as soon as it is durable. No Spark, no Java.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[iceberg]", "duckdb>=1.4", "duckdb-extensions>=1.4",
 #                 "duckdb-extension-avro>=1.4", "duckdb-extension-iceberg>=1.4"]
 # ///

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark]"]
 # ///
 """A batch job that may run twice and still writes its rows once: `txnAppId` and `txnVersion`.

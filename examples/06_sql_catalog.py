@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark,iceberg]"]
 # ///
 """The same table in SQL: made, filled, tiered, joined without a shuffle, travelled in time, streamed and changed.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark]"]
 # ///
 """One wide table of customers, written by three streaming jobs that know nothing of each other: partial updates.

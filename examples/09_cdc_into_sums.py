@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark]"]
 # ///
 """Changes of a database become a table, and its changes become sums that stay right under updates and deletes.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark"]
 # ///
 """An event producer that is killed, starts again and sends everything again: each event is stored once. No Spark.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark]"]
 # ///
 """Change events of a PostgreSQL table, as Debezium writes them, keep a table equal to it.

@@ -56,6 +56,6 @@ def test_without_java_the_demo_says_what_to_install(tmp_path):
     refused = call([SCRIPT, "demo"], tmp_path, JAVA_HOME=str(tmp_path), PATH="/nowhere")
     assert refused.returncode == 1
     assert refused.stderr.startswith("JAVA_NOT_FOUND: none: ")
-    assert "Spark needs Java 17 or newer: " in refused.stderr
+    assert "Spark requires Java 17 or later: " in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ def test_an_example_says_what_it_needs(path):
     block = re.match(r"# /// script\n((?:# .*\n)+?)# ///\n", path.read_text("utf-8"))
     assert block is not None
     header = tomllib.loads(re.sub(r"^# ", "", block[1], flags=re.MULTILINE))
-    assert header["requires-python"] == ">=3.11,<3.14"
+    assert header["requires-python"] == ">=3.11,<3.15"
     assert header["dependencies"][0].startswith("streamhouse-spark")
 
 

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark,iceberg]", "pyspark>=4.2"]
 # ///
 """A shop: alerts on rapid clicks, first-touch attribution, a dashboard whose orders are corrected, and the long run.

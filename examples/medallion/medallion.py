@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark]"]
 # ///
 """Bronze, silver and gold: events as they came, the newest state of each order, revenue by region. And how old each is.

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11,<3.14"
+# requires-python = ">=3.11,<3.15"
 # dependencies = ["streamhouse-spark[spark,iceberg]", "pyspark[pipelines]>=4.2,<4.4"]
 # ///
 """Events for the pipeline beside this file, and what it made of them.

@@ -1,7 +1,7 @@
 """streamhouse-spark: one table with a hot Arrow log and an open lake, for Spark and Python, without a server.
 
-Tables and warehouses are loaded lazily, because each Python worker of Spark imports this module and needs few of its
-parts.
+Tables and warehouses are loaded lazily, because each Python worker of Spark imports this module and uses few of its
+names.
 """
 
 from importlib import import_module
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.table.polars_scan import scan_polars
     from streamhouse_spark.table.table import Table
     from streamhouse_spark.warehouse.relocation import relocate
+    from streamhouse_spark.warehouse.scan import scan
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
 __version__ = "0.1.0"
@@ -104,6 +105,7 @@ __all__ = [
     "optimize",
     "register",
     "relocate",
+    "scan",
     "scan_polars",
     "tier",
 ]
@@ -115,17 +117,20 @@ _HOMES: Final = {
     "export_metrics": "metrics",
     "Warehouse": "warehouse.warehouse",
     "relocate": "warehouse.relocation",
+    "scan": "warehouse.scan",
 }
 """Lazily loaded public name → module."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load the module of a public name and store the name as an attribute."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # to a type checker, the module would have any attribute
+
+    def __getattr__(name: str) -> Any:
+        """Load the module of a public name and store the name as an attribute."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -64,12 +64,12 @@ class ErrorKind(enum.Enum):
 
 
 class StreamhouseError(Exception):
-    """Base of all errors of this package. ``kind`` tells what a caller can do."""
+    """Base of all errors of this package. ``kind`` shows what a caller can do."""
 
-    kind = ErrorKind.INTERNAL
+    kind: ErrorKind = ErrorKind.INTERNAL
 
     def __init__(self, message: str, *, condition: str | None = None) -> None:
-        self.condition = condition or _condition_name(type(self).__name__)
+        self.condition: str = condition or _condition_name(type(self).__name__)
         prefix = f"{self.condition}: "
         message = truncate_message(message)
         super().__init__(message if message.startswith(prefix) else prefix + message)
@@ -243,7 +243,7 @@ class ObjectNotFoundError(StorageError):
     @classmethod
     def of(cls, url: str) -> Self:
         """Return the error for a missing object."""
-        return cls(f"{url} does not exist; restore it. streamhouse verify says which files a table lacks")
+        return cls(f"{url} does not exist; restore it. streamhouse verify lists the missing files of a table")
 
 
 class ObjectExistsError(StorageError):

@@ -1,7 +1,7 @@
-"""Metrics of a process and its work, as values, for Prometheus and OpenTelemetry.
+"""Metrics of a process and its work, for Prometheus and OpenTelemetry.
 
-Names, base units and texts follow Prometheus' guidelines. Only this module imports opentelemetry and prometheus_client.
-OpenTelemetry's instruments are observed only when an SDK collects, so a process without an SDK has no cost.
+Names, units and texts follow the guidelines of Prometheus. Only this module imports opentelemetry and
+prometheus_client. OpenTelemetry's instruments are observed only when an SDK collects, so they cost nothing without one.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Point = tuple[tuple[str, ...], float]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric at one moment. A counter only grows while the process lives."""
+    """The values of a metric at one moment. A counter never decreases while the process runs."""
 
     name: str
-    """Without ``_total``, which Prometheus' format adds to counters."""
+    """The name without ``_total``, which the format of Prometheus adds to counters."""
     text: str
     kind: Literal["counter", "gauge"]
     labels: tuple[str, ...]
@@ -40,7 +40,7 @@ class Metric:
 
 
 MetricSource = Callable[[], Iterable[Metric]]
-"""Returns the current metrics. Their names never change."""
+"""Returns the current metrics, always with the same names."""
 
 
 def counter(name: str, text: str, value: float) -> Metric:
@@ -48,29 +48,25 @@ def counter(name: str, text: str, value: float) -> Metric:
 
 
 def store_metrics(sent: RequestCounts) -> list[Metric]:
-    """Return the requests to object stores, and their bytes."""
+    """Return metrics of the requests to object stores."""
     kinds = [((kind,), float(getattr(sent, kind))) for kind in ("gets", "heads", "puts", "lists", "deletes")]
     moved = [(("sent",), float(sent.sent_bytes)), (("received",), float(sent.received_bytes))]
     return [
         Metric("streamhouse_store_requests", "Requests sent to object stores.", "counter", ("kind",), kinds),
         Metric("streamhouse_store_bytes", "Bytes of objects.", "counter", ("direction",), moved),
-        counter("streamhouse_store_failures", "Requests without a useful answer.", sent.failures),
+        counter("streamhouse_store_failures", "Requests that failed: throttled, denied or interrupted.", sent.failures),
         counter("streamhouse_store_refused_puts", "Puts that found an object at their key.", sent.refused_puts),
     ]
 
 
 def process_metrics() -> list[Metric]:
-    """Return the activity of this process since its start: its commits, and its requests to object stores."""
+    """Return metrics of this process since its start: its commits, and its requests to object stores."""
     commits = COMMITS.now()
     return [
-        counter("streamhouse_commits", "Commits, each visible to everybody.", commits.commits),
-        counter(
-            "streamhouse_commit_conflicts", "Races for a record that were lost, and tried again.", commits.conflicts
-        ),
+        counter("streamhouse_commits", "Commits.", commits.commits),
+        counter("streamhouse_commit_conflicts", "Lost commit races, each followed by a retry.", commits.conflicts),
         counter("streamhouse_commit_failures", "Commits that failed.", commits.failures),
-        counter(
-            "streamhouse_commit_seconds", "Time of commits and failures, waiting included.", commits.busy_ms / 1000
-        ),
+        counter("streamhouse_commit_seconds", "Duration of commits, including failed ones.", commits.busy_ms / 1000),
         *store_metrics(METER.total()),
     ]
 
@@ -101,7 +97,7 @@ def export_metrics(meter_provider: MeterProvider | None = None) -> None:
 
 @contextmanager
 def export_until_exit(measures: MetricSource, meter_provider: MeterProvider | None = None) -> Iterator[None]:
-    """Export metrics, and those of the process, through OpenTelemetry until the block ends, if its API is installed."""
+    """Export these metrics and the process's own through OpenTelemetry during the block, if its API is installed."""
     try:
         exports = _exports_to(meter_provider)
     except ModuleNotFoundError:
@@ -154,17 +150,17 @@ class _Exports:
 
 
 def _collect_metrics(source: MetricSource) -> list[Metric]:
-    """Return the metrics of a source, or none if it fails, so that the others are still exported."""
+    """Return the metrics of a source, or none if it fails, so that other sources are still exported."""
     try:
         return list(source())
     except StreamhouseError as error:
-        logger.warning("metrics could not be collected, the next time tries again: %s", error)
+        logger.warning("metrics could not be collected until the next collection: %s", error)
         return []
 
 
 _lock = new_lock()
 _exports: dict[int, tuple[object, _Exports]] = {}
-"""By the id of the provider, which is kept alive so that the id is not reused."""
+"""By the provider's id, which cannot be reused because the provider is referenced here."""
 
 
 def _exports_to(provider: MeterProvider | None) -> _Exports:
@@ -177,7 +173,7 @@ def _exports_to(provider: MeterProvider | None) -> _Exports:
 
 
 def as_prometheus(metrics: Iterable[Metric]) -> tuple[str, bytes]:
-    """Return content type and text of metrics in Prometheus' text format."""
+    """Return the content type and the text of metrics in the text format of Prometheus."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest

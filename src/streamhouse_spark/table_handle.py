@@ -1,6 +1,6 @@
-"""`TableHandle`: the storage, log and identity of one table, which all reads, writes and maintenance take.
+"""`TableHandle`: the storage, log and identity of one table, an argument of all reads, writes and maintenance.
 
-`Table` is a handle with the methods of the public interface. Layers below `table` know only the handle.
+`Table` is a handle with the methods of the public interface. Layers below `table` use only the handle.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class TableHandle:
-    """One table, identified by its uuid: a handle never touches another table that is created under the same name.
+    """One table, identified by its uuid: a handle never accesses a later table with the same name.
 
-    Safe for use by several threads. Any of them may `refresh`, so take related values from one `state`.
+    Safe for threads. Any thread may `refresh`, so take related values from one `state`.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class TableHandle:
         self.world: Final = world
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the table as its location, name, uuid and settings (which may hold credentials), without its state.
+        """Pickle the table's location, name, uuid and settings (which may hold credentials), without its state.
 
-        The unpickled table has its own clock and ids, and is read on first use. If the table was dropped, that is an
-        error, even if another table has its name.
+        The unpickled table has its own clock and ids, and is read on first use. That fails if the table was dropped,
+        even if another table has its name.
         """
         return _reopen, (type(self), self.storage, dict(self.settings), str(self.path), self.uuid)
 
@@ -51,7 +51,8 @@ class TableHandle:
     def name(self) -> str:
         """The full name, ``<database>.<table>``.
 
-        >>> orders.name 'shop.orders'
+        >>> orders.name
+        'shop.orders'
         """
         return str(self.path)
 
@@ -89,11 +90,11 @@ class TableHandle:
 
     @property
     def has_lake(self) -> bool:
-        """Whether rows are or were tiered: after tiering was disabled, the lake is still read."""
+        """Whether the table has a lake. It is read even if tiering was disabled."""
         return self.state.has_lake
 
     def segment_options(self, state: TableState | None = None) -> SegmentOptions:
-        """Return the segment options for a state, by default the latest cached one."""
+        """Return the segment options of a state, by default of the cached one."""
         state = state or self.state
         of = state.parsed
         written_before = state.former_partitionings
@@ -102,8 +103,7 @@ class TableHandle:
         )
 
     def open_lake(self, older_state: TableState | None = None) -> LakeTable:
-        """Open the lake of this table, or of ``older_state``, whose lake was at another location if it was rebuilt
-        since.
+        """Open the lake of this table, or of ``older_state``, whose location differs if the lake was rebuilt.
 
         Raises `InvalidOptionError` if there is no lake, `MissingExtraError`, and `SnapshotExpiredError` if a former
         lake was deleted.
@@ -121,8 +121,8 @@ class TableHandle:
         lake = open_lake_table(self.storage, self.settings, state, self.world)
         if is_former and not lake.exists():
             raise SnapshotExpiredError(
-                f"{state.name} as of commit {state.version}: its lake was rebuilt since (retier), and the former "
-                f"lake table at {lake.location} is gone; bring its files back, or choose a later commit of "
+                f"{state.name} as of commit {state.version}: its lake was rebuilt later (retier), and the former "
+                f"lake table at {lake.location} was deleted; restore its files, or choose a later commit of "
                 f"{state.name}$commits"
             )
         return lake

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from pyiceberg.manifest import clear_manifest_cache
@@ -59,19 +61,26 @@ def test_what_the_verb_reads(verb, lake, keyed):
             for what, data in damages(whole, number):
                 storage = at(made, "first" if verb == "retier" else "second")
                 storage.put(key, data)
-                try:
+
+                def relocated_rows(storage: MemoryStorage = storage) -> Any:
                     run(verb, storage)
-                    found = read_all(storage, 4)[0]
-                    assert found == wanted, f"{verb}, {key}, {what}: {found}"
-                    counts["right"] += 1
-                except StreamhouseError as error:
-                    counts[told(error, key, what)] += 1
-                except AssertionError:
-                    raise
-                except BaseException as error:
-                    raise AssertionError(f"{verb}, {key}, {what}: {type(error).__name__}: {error}") from error
+                    return read_all(storage, 4)[0]
+
+                counts[outcome_of(relocated_rows, wanted, key, f"{verb}, {what}")] += 1
     print(f"{verb}, {lake}: {dict(counts)}")  # noqa: T201
     assert counts["CorruptDataError"] > 10
+
+
+def outcome_of(read: Callable[[], Any], wanted: Any, key: str, what: str) -> str:
+    """Read what may be damaged: return ``right`` or the name of the typed error, and raise `AssertionError` else."""
+    try:
+        found = read()
+    except StreamhouseError as error:
+        return told(error, key, what)
+    except BaseException as error:
+        raise AssertionError(f"{key}, {what}: {type(error).__name__}: {error}") from error
+    assert found == wanted, f"{key}, {what}: {found}"
+    return "right"
 
 
 def run(verb: str, storage: MemoryStorage) -> None:
@@ -99,16 +108,7 @@ def test_damage_to_each_file_that_a_relocation_wrote_is_detected(verb, lake, key
             whole = storage.read(key)
             for what, data in damages(whole, number):
                 storage.put(key, data)
-                try:
-                    found = read_all(storage, 4)
-                    assert found == wanted, f"{verb}, {key}, {what}: {found}"
-                    counts["right"] += 1
-                except StreamhouseError as error:
-                    counts[told(error, key, what)] += 1
-                except AssertionError:
-                    raise
-                except BaseException as error:
-                    raise AssertionError(f"{verb}, {key}, {what}: {type(error).__name__}: {error}") from error
+                counts[outcome_of(lambda: read_all(storage, 4), wanted, key, f"{verb}, {what}")] += 1
             storage.put(key, whole)
         assert read_all(storage, 4) == wanted
     print(f"{verb}, {lake}: {len(new)} files: {dict(counts)}")  # noqa: T201

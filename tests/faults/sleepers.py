@@ -67,7 +67,7 @@ def drops_a_partition(table: Table) -> dict[int, tuple[int, str]]:
 
 def commits_what_tasks_prepared(table: Table) -> dict[int, tuple[int, str]]:
     rows, write = table_of(NEW), IntentWrite()
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     places = {b: p for b, p in shape.buckets([c.combine_chunks() for c in rows.columns]) if p is not None}
 
     def read(places: np.ndarray, _schema: object) -> BucketIntents:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import pytest
 from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import sim_world
 from streamhouse_spark import StreamhouseError, Table, Warehouse
-from streamhouse_spark.read import follow
+from streamhouse_spark.read import async_tail, follow
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -22,7 +23,8 @@ Life = Callable[[Storage, int, list[list[int]]], None]
 
 @pytest.fixture(autouse=True)
 def one_commit_a_batch(monkeypatch):
-    monkeypatch.setattr(follow, "BATCH_BYTES", 1)
+    for module in (follow, async_tail):
+        monkeypatch.setattr(module, "BATCH_BYTES", 1)
 
 
 def new_store() -> MemoryStorage:
@@ -43,6 +45,16 @@ def process(storage: Storage, seed: int, processed: list[list[int]]) -> None:
     """Process all rows as a job does: what it has processed outlives it."""
     follower = open_table(storage, seed, SOURCE).follow(APP, available_now=True)
     processed.extend(batch["id"].to_pylist() for batch in follower)
+
+
+def process_in_loop(storage: Storage, seed: int, processed: list[list[int]]) -> None:
+    """Process all rows in an event loop."""
+
+    async def run() -> None:
+        async for batch in open_table(storage, seed, SOURCE).aio.follow(APP, available_now=True):
+            processed.append(batch["id"].to_pylist())  # noqa: PERF401 - it outlives an error
+
+    asyncio.run(run())
 
 
 def copy(storage: Storage, seed: int, processed: list[list[int]]) -> None:
@@ -69,14 +81,15 @@ def first_life(life: Life, storage: FaultyStorage) -> list[list[int]]:
     return processed
 
 
+@pytest.mark.parametrize("life", [process, process_in_loop])
 @pytest.mark.parametrize("fault", list(Fault))
-def test_a_restarted_follower_repeats_only_the_batch_that_was_not_committed(fault):
-    numbers = calls(process)
+def test_a_restarted_follower_repeats_only_the_batch_that_was_not_committed(fault, life):
+    numbers = calls(life)
     assert len(numbers) > 20
     outcomes: Counter[int] = Counter()
     for number in numbers:
         storage = FaultyStorage(new_store(), {number: fault})
-        before = first_life(process, storage)
+        before = first_life(life, storage)
         assert storage.faults_fired
         after: list[list[int]] = []
         process(storage.inner, 3, after)
@@ -111,25 +124,4 @@ def test_the_position_before_the_body_has_finished_would_lose_rows(monkeypatch):
 
     monkeypatch.setattr(follow.Follower, "_next", commit_first)
     with pytest.raises(AssertionError, match="rows are missing"):
-        test_a_restarted_follower_repeats_only_the_batch_that_was_not_committed(Fault.CRASH_AFTER)
-
-
-def test_without_fencing_two_processes_would_share_a_position(monkeypatch):
-    """The planted bug: a follower that commits although a newer one holds the name moves its position back."""
-
-    def two_lives() -> list[int]:
-        store = new_store()
-        older = open_table(store, 2, SOURCE).follow(APP)
-        next(older)
-        seen: list[list[int]] = []
-        process(store, 3, seen)
-        try:
-            older.commit()
-        except StreamhouseError:
-            pass
-        process(store, 4, seen)
-        return [row for batch in seen for row in batch]
-
-    assert sorted(two_lives()) == list(range(ROWS))
-    monkeypatch.setattr(follow.HeldConsumer, "require_held", lambda *_: None)
-    assert sorted(two_lives()) != list(range(ROWS))
+        test_a_restarted_follower_repeats_only_the_batch_that_was_not_committed(Fault.CRASH_AFTER, process)

@@ -136,10 +136,10 @@ def test_a_cleaner_that_slept_while_another_cleaned_goes_on():
         cleaner = run.open()
         run.start_process(FaultyStorage(run.memory, sleep))
         cleaner = run.open()
-        _, floor, listed = garbage_collection._read_and_list(cleaner.log, cleaner.storage)
-        garbage_collection._advance_start(
-            cleaner.log, cleaner.storage, listed, floor, garbage_collection.CleanReport(dry_run=False)
+        started_run = garbage_collection._start_run(
+            cleaner.log, cleaner.storage, garbage_collection.GRACE_MS, dry_run=False
         )
+        garbage_collection._advance_start(started_run)
     run.check()
 
 

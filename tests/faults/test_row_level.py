@@ -162,7 +162,7 @@ def calls_of_a_commit(writes, buckets=1):
 def test_each_record_of_others_is_read_once_more_and_only_where_its_bucket_is_written():
     buckets = 4
     with own_tablets():
-        shape = new_table(ROWS, buckets).keyed.shape()
+        shape = new_table(ROWS, buckets).keyed.keyed_schema()
         of = {key: int(shape.bucket_numbers([pa.array([key])])[0]) for key in range(1, 40)}
     same = next(key for key in range(4, 40) if of[key] == of[1])
     other = next(key for key in range(4, 40) if of[key] != of[1])
@@ -190,8 +190,8 @@ def test_changes_that_were_trimmed_are_a_conflict():
         Write({4: 1}).run(table)
         bare = replace(table.refresh().buckets[0], start=2)
         state = replace(table.refresh(), buckets={0: bare})
-        judge = conflict_detection.ConflictChecker(begun.base, table.storage, table.keyed.shape().layout)
-        with pytest.raises(CommitConflictError, match="the log no longer tells what changed in bucket 0 from offset 1"):
+        judge = conflict_detection.ConflictChecker(begun.base, table.storage, table.keyed.keyed_schema().layout)
+        with pytest.raises(CommitConflictError, match="the changes of bucket 0 from offset 1 have expired"):
             judge.check(state, {})
 
 
@@ -200,7 +200,7 @@ def test_a_log_that_went_back_is_a_conflict():
         table = new_table(ROWS)
         begun = update(10, 10, 5).began(table)
         begun = replace(begun, base=replace(begun.base, buckets={0: (0, 9)}))
-        with pytest.raises(CommitConflictError, match="ended at offset 9 and ends at 3: it was put back"):
+        with pytest.raises(CommitConflictError, match="ended at offset 9 and now ends at 3: the table was restored"):
             begun.commits(table)
 
 

@@ -189,7 +189,7 @@ def build_keyed() -> MemoryStorage:
     table.upsert([{"name": "n1", "n": 10}, {"name": "new", "n": 11}], columns=["n"])
     table.delete(["n2"])
     clock.advance(1000)
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     written = write_snapshots(table.log, store, world, table.segment_options(), [0, 1], shape.tablet_of)
     assert written == 2
     table.log.checkpoint(table.refresh())

@@ -31,7 +31,7 @@ def change(
     overwrite: bool = False,
 ) -> BucketOffsets:
     """Apply upserts and deletes in their order; ``rows`` has all columns of the newest known schema."""
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     engine = engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
     batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
     return table.keyed.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite)
@@ -39,7 +39,7 @@ def change(
 
 def rewrite(table: Table, rows: pa.Table, deleted: Bools, *, read: ReadVersion) -> BucketOffsets:
     """Commit the rows of an UPDATE, DELETE or MERGE that read the table, in one commit; they have no order."""
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     batches = shape.batches(*order_deletions_first(shape, rows, deleted))
     for batch in batches.values():
         require_unique_keys(shape, batch)

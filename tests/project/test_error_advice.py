@@ -46,7 +46,7 @@ ELSEWHERE = {
         "unit/lake/paimon/test_variants.py::test_a_value_in_columns_of_its_own_is_refused"
     ),
     "has an …; leave the column out": "unit/schema/test_variant.py::test_bytes_that_are_no_variant",
-    "is gone; bring its files back, or choose a later commit of": (
+    "was deleted; restore its files, or choose a later commit of": (
         "unit/table/maintenance/test_rebuild_lake.py::test_a_former_lake_that_is_gone_is_an_error_that_says_so"
     ),
     "changed the columns later, and the records with the earlier columns": (
@@ -184,7 +184,7 @@ ELSEWHERE = {
         "unit/read/change_feed/test_lake_only_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
     "CONSTRAINT_VIOLATED": "unit/table/test_add_constraint.py::TestWrites::test_an_append_in_breach_writes_nothing",
-    "that were tiered; …": (
+    "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),
     "tag versions while they are new": (
@@ -245,29 +245,31 @@ ELSEWHERE = {
     "was deleted or moved by hand; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
-    "any more; was the warehouse deleted?": (
+    "no longer holds …; was the warehouse deleted?": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_without_a_warehouse_no_log_is_begun"
     ),
-    "the folder belongs to it; restore": (
+    "belongs to another warehouse or table": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_folder_of_others_is_not_written"
     ),
     "is of another table; restore": (
         "unit/warehouse/test_log_location.py::TestElsewhere::test_a_location_of_another_table_is_noticed"
     ),
-    "gives it ids of its own": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
+    "gives it new ids": "contract/test_moved.py::test_a_copy_gets_an_identity_of_its_own",
     "continue it: `streamhouse": (
         "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call"
     ),
     "rebuild the lake of the table from the log: `streamhouse": "contract/test_moved.py::test_a_torn_copy_is_noticed",
     "run relocate again": "faults/test_relocation_calls.py::test_a_failed_relocation_is_completed_by_the_same_call",
-    "its rows are as they left them, adopt it again": (
+    "the adoption did not change its rows, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
     "nothing was changed, adopt it again": (
         "unit/warehouse/test_adoption.py::test_a_lake_table_that_changes_concurrently_is_not_adopted"
     ),
-    "delete them, or choose another key": ("unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"),
-    "leave primary_key out to take it as it is": (
+    "delete the duplicates, or choose another key": (
+        "unit/warehouse/test_keyed_adoption.py::test_duplicate_keys_are_rejected"
+    ),
+    "omit primary_key to use the existing key": (
         "unit/warehouse/test_keyed_paimon_adoption.py::test_its_own_key_is_the_key"
     ),
     "set the option txnAppId to a name": (
@@ -286,10 +288,10 @@ ELSEWHERE = {
     "start later, or set failOnDataLoss=false to skip them": (
         "spark/test_stream_read.py::test_lost_rows_fail_the_stream_or_are_skipped"
     ),
-    "to upsert, so that the new row takes the place": (
+    "to upsert, so that the new row replaces": (
         "unit/write/test_upsert_intents.py::TestMerge::test_a_property_makes_an_upsert_of_it"
     ),
-    "or choose another by": "unit/kv/test_cache_deleted.py::TestUnusable::"
+    "or set … to another folder": "unit/kv/test_cache_deleted.py::TestUnusable::"
     "test_what_is_not_writable_is_an_error_of_its_own",
     "does not support deletes (": "unit/advice/test_tables.py::deletions_that_a_table_takes_not",
     "set it to true, or omit the table": "unit/advice/test_advice.py::tiering_a_lake_that_is_disabled",
@@ -324,13 +326,12 @@ OTHER_ENGINES = {
     "copy its rows into a new table",
     "purge it there",
     "rewrite the file with that engine",
-    "change them there",
     "cannot be adopted: …",
     "rows have a null in the primary key",
     "restore the schema",
     "from its partition spec with the engine that added it",
     "specify its name in the catalog of the lake",
-    "give its <database>.<table>",
+    "specify its <database>.<table>",
     "check whether another engine changed the lake table",
     "lake.iceberg.catalog.* settings",
     "or copy its lake table and adopt that",
@@ -344,8 +345,8 @@ MACHINES = {
     "use a local disk",
     "file system lets link(2) replace",
     "choose another path",
-    "with STREAMHOUSE_CACHE_DIR",
-    "end them",
+    "set STREAMHOUSE_CACHE_DIR to",
+    "end these processes",
     "use a store",
     "set the clock (NTP)",
     "write smaller batches",
@@ -354,19 +355,14 @@ MACHINES = {
 
 RUN_AGAIN = {
     "retry the round",
-    "read again",
-    "retry the read",
     "retry",
     "retry the query",
+    "run the statement again",
     "nothing was expired, ",
     "run it again",
-    "run the statement again",
-    "; retry",
-    ", retry",
     "run maintenance again",
     "try again",
     "run the query again",
-    "Look up again",
     "Drop the partition again",
     "copy the warehouse again",
     "copy it again while nothing writes",
@@ -386,9 +382,9 @@ NO_ADVICE = {
     "committed before that of",
     "belong to queries",
     "it has a primary key; nothing was written, upsert the rows",
-    "its rows by key are known up to",
+    "the tablet has the changes up to offset",
     "was found damaged … times in a row",
-    "they are not in their order",
+    "they are not in ascending order",
     "was the cache deleted?",
     "kv/lmdb/environment.py CORRUPT_DATA: …: …",
     "was truncated or overwritten by commit",

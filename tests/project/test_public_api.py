@@ -11,7 +11,7 @@ import streamhouse_spark as sh
 NAMES = {
     "Warehouse", "Table", "TieringService", "tier", "register", "configure",
     "cdc", "lookup_join", "delta_join", "materialize", "optimize", "RefreshService", "relocate", "export_metrics",
-    "scan_polars",
+    "scan", "scan_polars",
     "BucketOffsets", "LogPosition", "OffsetRange", "Transaction",
     "StreamhouseError", "ErrorKind", "WarehouseNotFoundError", "TableNotFoundError", "TableExistsError",
     "InvalidNameError", "InvalidOptionError", "SchemaMismatchError", "CommitConflictError", "CommitStateUnknownError",

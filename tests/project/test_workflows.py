@@ -64,7 +64,10 @@ def test_workflows_may_read_only_what_they_need():
 
 def test_tests_run_on_every_python_and_spark_that_the_package_supports():
     tests = WORKFLOWS["test"]["jobs"]
-    assert tests["python"]["strategy"]["matrix"]["python"] == PYTHONS == ["3.11", "3.12", "3.13"]
+    (newest,) = [
+        step["with"]["python-version"] for step in tests["newest"]["steps"] if "python" in step.get("uses", "")
+    ]
+    assert [*tests["python"]["strategy"]["matrix"]["python"], newest] == PYTHONS == ["3.11", "3.12", "3.13", "3.14"]
     sparks = [row["spark"] for row in tests["spark"]["strategy"]["matrix"]["include"]]
     pinned = re.search(r"^pyspark==(\d+\.\d+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)[1]
     (spark,) = [need for need in PROJECT["optional-dependencies"]["spark"] if need.startswith("pyspark")]

@@ -121,5 +121,5 @@ def test_a_filter_is_bound_to_what_its_text_says(data):
     assert from_text(text, value.type).equals(value)
     rows = pa.table({"v": pa.array([other], other.type)})
     for operator, compare in OPERATORS.items():
-        bound = parse_filter([("v", operator, value)]).bound(rows.schema)
+        bound = parse_filter([("v", operator, value)]).bind(rows.schema)
         assert rows.filter(bound.expression).num_rows == compare(other, value).as_py()

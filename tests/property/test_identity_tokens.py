@@ -121,7 +121,7 @@ def test_odd_claims_of_the_provider_are_accepted_or_rejected(examples):
             return
         assert all_claims["iss"] == ISSUER
         assert AUDIENCE in all_claims["aud"]
-        assert client.ends_s > time.time()
+        assert client.expires_s > time.time()
         assert client.writable == ()
         groups = all_claims["groups"]
         assert (isinstance(groups, list | str) and "analysts" in groups) or not client.readable

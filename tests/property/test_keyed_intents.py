@@ -51,7 +51,7 @@ class Write:
         partial = kind == "columns" and engine in WITH_PARTIAL_UPDATES
         self.write = IntentWrite(("n",) if partial else None, overwrites=kind == "all")
         self.rows = [row for row in rows if not row[3]] if self.write.overwrites else rows
-        shape = table.keyed.shape(table.refresh())
+        shape = table.keyed.keyed_schema(table.refresh())
         keys = [pa.array([row[0] for row in self.rows], pa.int32())]
         self.by_bucket = {b: [self.rows[i] for i in places] for b, places in shape.buckets(keys)} if self.rows else {}
         self.readers = {b: (lambda schema, b=b: (*arrow(schema, self.by_bucket[b]), None)) for b in self.by_bucket}

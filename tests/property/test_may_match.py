@@ -257,7 +257,7 @@ def small_filters(name: str, values: list[Any]) -> Iterator[tuple[Node, Meaning]
     for predicate in asked:
         if name in ("b", "x") and predicate[1][0] in "<>":
             continue
-        for bound in (parse_filter(f).bound(SCHEMA) for f in ([predicate], ~as_expression(predicate))):
+        for bound in (parse_filter(f).bind(SCHEMA) for f in ([predicate], ~as_expression(predicate))):
             yield bound.node, lambda rows, e=bound.expression: matching(rows, e)
 
 
@@ -297,13 +297,13 @@ def a_filter_of_spark(drawn: Any) -> None:
 
 def predicates_in_a_list(drawn: Any) -> None:
     asked, by, rows = drawn
-    bound = parse_filter(asked).bound(SCHEMA)
+    bound = parse_filter(asked).bind(SCHEMA)
     Held(rows, by).require_kept(bound.node, matching(rows, bound.expression))
 
 
 def an_expression_of_arrow(drawn: Any) -> None:
     (asked, by, rows), how = drawn
-    bound = parse_filter(joined(asked, how)).bound(SCHEMA)
+    bound = parse_filter(joined(asked, how)).bind(SCHEMA)
     Held(rows, by).require_kept(bound.node, matching(rows, bound.expression))
 
 
@@ -328,7 +328,7 @@ def test_a_manifest_is_left_out_that_holds_another_partition(lake_format, name):
     here, other = TWO_VALUES[name]
     rows = [dict.fromkeys(SCHEMA.names) | {name: here}]
     for predicate, kept in [((name, "=", here), True), ((name, "=", other), False), ((name, "is null", None), False)]:
-        node = parse_filter([predicate]).bound(SCHEMA).node
+        node = parse_filter([predicate]).bind(SCHEMA).node
         assert OUTCOMES[lake_format](node, rows, [name]) == (kept, [kept]), predicate
 
 

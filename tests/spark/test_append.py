@@ -94,7 +94,7 @@ def test_missing_columns_are_added_before_the_rows(spark, wh):
 
 
 def test_an_append_without_a_table_name_is_refused(spark, wh):
-    with pytest.raises(PySparkException, match=r"INVALID_OPTION: no table name was given: say \.save"):
+    with pytest.raises(PySparkException, match=r"INVALID_OPTION: found no table name; use \.save"):
         spark.range(3).write.format("streamhouse").option("warehouse", wh.url).mode("append").save()
 
 

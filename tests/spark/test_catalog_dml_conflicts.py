@@ -30,7 +30,7 @@ STATEMENTS = {
 CONFLICTS = {
     "upsert": (
         lambda t: t.upsert([{"id": key, "name": "x", "n": 1} for key in (1, 50)]),
-        r"id = (1|50), which it writes, was changed at offset \d+ of bucket \d \(commit \d+\)",
+        r"id = (1|50), which the statement writes, was changed at offset \d+ of bucket \d \(commit \d+\)",
     ),
     "truncation": (lambda t: t.truncate(), r"it was truncated at offset"),
 }
@@ -77,7 +77,7 @@ def test_a_change_of_other_rows_is_none(spark, wh, filled, meanwhile, statement)
 def test_a_statement_that_reads_the_table_twice_minds_every_change(spark, wh, filled, meanwhile):
     url, table = wh.url, filled.removeprefix("streamhouse.")
     meanwhile(lambda: Warehouse(url).table(table).upsert([{"id": 99}]))
-    with pytest.raises(PySparkException, match=r"COMMIT_CONFLICT.*it reads the table more than once"):
+    with pytest.raises(PySparkException, match=r"COMMIT_CONFLICT.*the statement reads the table more than once"):
         spark.sql(f"UPDATE {filled} SET n = meanwhile(n) + 1 WHERE id = 1 AND n < (SELECT max(n) FROM {filled})")
     assert rows(spark, filled)[1] == ("n1", 1)
 

@@ -28,7 +28,7 @@ def changed(table, do):
 
 def waiting_since(table, before):
     state = table.refresh()
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     return {
         bucket: (state.buckets[bucket].end - end, state.buckets[bucket].end - shape.tablet_of(bucket).extent.applied)
         for bucket, end in before.items()

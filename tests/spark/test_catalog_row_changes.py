@@ -264,7 +264,7 @@ def test_a_change_of_a_row_that_it_writes_is_a_conflict(spark, wh, log, meanwhil
 def test_a_statement_that_reads_the_table_twice_minds_every_append(spark, wh, log, meanwhile):
     url, table = wh.url, log.removeprefix("streamhouse.")
     meanwhile(lambda: Warehouse(url).table(table).append([{"id": 99}]))
-    with pytest.raises(PySparkException, match=r"COMMIT_CONFLICT.*it reads the table more than once"):
+    with pytest.raises(PySparkException, match=r"COMMIT_CONFLICT.*the statement reads the table more than once"):
         spark.sql(f"UPDATE {log} SET n = meanwhile(n) + 1 WHERE id = 1 AND n < (SELECT max(n) FROM {log})")
     assert rows(spark, log)[1] == ("n1", 1)
 

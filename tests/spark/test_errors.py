@@ -58,7 +58,7 @@ def test_errors_of_reads_are_one_line_with_a_condition(spark, wh, name, options,
 def test_a_read_without_a_table_name_is_refused(spark, wh):
     with pytest.raises(PySparkException) as failure:
         spark.read.format("streamhouse").option("warehouse", wh.url).load()
-    assert "INVALID_OPTION: no table name was given: say .load(" in our_line(failure)
+    assert "INVALID_OPTION: found no table name; use .load(" in our_line(failure)
 
 
 @pytest.mark.spark41

@@ -82,7 +82,7 @@ def test_a_bad_upsert_changes_nothing(spark, wh, table, write):
         write(numbered(spark, 1), rowKindColumn="kind")
     with pytest.raises(PySparkException, match=r"is 'moved' in a row, expected insert, update_after"):
         write(numbered(spark, 1).withColumn("k", f.lit("moved")), rowKindColumn="k")
-    with pytest.raises(PySparkException, match="no column beside the primary key"):
+    with pytest.raises(PySparkException, match="names only primary key columns"):
         write(numbered(spark, 1).select("id"), partialUpdate="true")
     with pytest.raises(PySparkException, match=r"'id' of .* is NOT NULL and missing"):
         write(numbered(spark, 1).select("n"))

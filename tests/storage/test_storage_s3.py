@@ -133,7 +133,7 @@ class TestPutIfAbsent:
         proxy.plan = nth("PUT", 0, Fault.CONFLICT)
         error = told(store.put_if_absent, "commits/1", b"mine")
         assert type(error) is StorageError
-        assert "read it back" in str(error)
+        assert "read the object back" in str(error)
         assert proxy.methods == ["PUT"]
 
     def test_a_broken_connection_leaves_all_or_nothing(self, store, direct, proxy):
@@ -292,7 +292,7 @@ class TestCreate:
 
         with pytest.raises(ZeroDivisionError) as caught:
             write()
-        assert "parts uploaded so far remain" in caught.value.__notes__[0]
+        assert "uploaded parts remain" in caught.value.__notes__[0]
 
 
 def uploads(store: S3Storage) -> list[object]:

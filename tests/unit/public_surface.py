@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 from faults.sim import SimClock, sim_world
 from kit.tables import tier
 from streamhouse_spark import BucketOffsets, OffsetRange, Table, Transaction, Warehouse, export_metrics, relocate
-from streamhouse_spark.errors import LakeMismatchError, StreamhouseError
+from streamhouse_spark.errors import LakeMismatchError, MissingExtraError, StreamhouseError
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.aio import AsyncTable
 from streamhouse_spark.table.lake import LakeView
 from streamhouse_spark.table.system_views import Inspect
 
@@ -110,10 +113,24 @@ def _lake(world: World) -> Any:
     return world.log.lake
 
 
+def _awaited(table: str, name: str) -> Callable[[World], Any]:
+    """Return the calls of a method for asyncio, until its result or its first batch."""
+
+    def on(world: World) -> Any:
+        async def wait_for(given: dict[str, Any]) -> Any:
+            answer = getattr(getattr(world, table).aio, name)(**given)
+            return await (anext(answer, None) if isinstance(answer, AsyncIterator) else answer)
+
+        return lambda **given: asyncio.run(wait_for(given))
+
+    return on
+
+
 TRANSACTION = Transaction("app", 1)
 LOOKUP = {"columns": ["name"], "max_staleness_ms": 0, "at_least": {0: OffsetRange(0, 1)}}
 READ = {"columns": ["id"], "filter": [("id", ">", 0)]}
 
+MISSING_DATAFUSION = None if find_spec("datafusion") else MissingExtraError
 CALLS: dict[str, Call | list[Call]] = {
     "Warehouse": Call(
         lambda world: lambda **given: Warehouse(**given, storage=world.storage), {"location": "wh", "settings": {}}
@@ -188,9 +205,11 @@ CALLS: dict[str, Call | list[Call]] = {
         {**READ, "version": None, "timestamp_ms": None, "limit": 5, "partitions": {"day": 1}},
     ),
     "Table.head": Call(_log, {"rows": 5}),
-    "Table.count": Call(_log, {}),
-    "Table.to_pandas": Call(_log, {}),
-    "Table.to_polars": Call(_log, {}),
+    "Table.count": Call(_log, {"filter": READ["filter"]}),
+    "Table.to_pandas": Call(_log, READ),
+    "Table.to_polars": Call(_log, READ),
+    "Table.to_arrow_dataset": Call(_log, {}),
+    "Table.to_datafusion": Call(_log, {"name": "rows", "context": None}, refused=MISSING_DATAFUSION),
     "Table.to_duckdb": Call(_log, {"name": "rows", "connection": None}),
     "Table.lookup": Call(_keyed, {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
     "Table.lookup_one": Call(_keyed, {"key": 1, **LOOKUP}),
@@ -207,6 +226,13 @@ CALLS: dict[str, Call | list[Call]] = {
             "filter": "id > 0",
         },
     ),
+    "Table.incremental_append_scan": Call(
+        lambda world: lambda **given: world.log.incremental_append_scan(**given).to_arrow(),
+        {"from_exclusive": 1, "to_inclusive": "kept"},
+    ),
+    "Table.changes": Call(
+        lambda world: lambda **given: world.keyed.changes(**given).to_arrow(), {"from_exclusive": 1, "to_inclusive": 2}
+    ),
     "Table.follow": Call(
         lambda world: lambda name, **given: next(world.log.follow(name, **given), None),
         {
@@ -219,6 +245,32 @@ CALLS: dict[str, Call | list[Call]] = {
             "poll_ms": 1,
             "stop": threading.Event(),
             "until_ms": 0,
+            "available_now": True,
+        },
+    ),
+    "AsyncTable.append": Call(_awaited("log", "append"), {"rows": ROWS, "transaction": TRANSACTION}),
+    "AsyncTable.upsert": Call(
+        _awaited("keyed", "upsert"), {"rows": [{"id": 1, "name": "b"}], "columns": ["name"], "transaction": TRANSACTION}
+    ),
+    "AsyncTable.delete": [
+        Call(_awaited("keyed", "delete"), {"keys": [1], "transaction": TRANSACTION}),
+        Call(_awaited("hot", "delete"), {"where": [("id", "=", 1)], "transaction": TRANSACTION}),
+    ],
+    "AsyncTable.to_arrow": Call(_awaited("log", "to_arrow"), {**READ, "as_of_timestamp_ms": None}),
+    "AsyncTable.lookup": Call(_awaited("keyed", "lookup"), {"keys": [1, 2], **LOOKUP, "insert_if_absent": False}),
+    "AsyncTable.lookup_one": Call(_awaited("keyed", "lookup_one"), {"key": 1, **LOOKUP}),
+    "AsyncTable.tail": Call(
+        _awaited("log", "tail"), {"start": "earliest", **READ, "include_metadata": True, "available_now": True}
+    ),
+    "AsyncTable.follow": Call(
+        _awaited("log", "follow"),
+        {
+            "name": "me",
+            "start": "earliest",
+            **READ,
+            "include_metadata": True,
+            "skip_change_commits": True,
+            "sink": None,
             "available_now": True,
         },
     ),
@@ -261,6 +313,17 @@ CALLS: dict[str, Call | list[Call]] = {
     "Table.widen_column": Call(_keyed, {"name": "day", "new_type": "bigint"}),
     "Table.set_partitioning": Call(_log, {"partition_by": ["truncate(2, name)", "day"]}),
     "Table.alter_properties": Call(_log, {"changed": {"comment": "why"}, "removed": ["table.log.ttl"]}),
+    "LakeView.scan": Call(
+        lambda world: lambda **given: world.log.lake.scan(**given).to_arrow(),
+        {**READ, "version": None, "timestamp_ms": None, "limit": 5},
+    ),
+    "LakeView.head": Call(_lake, {"rows": 5}),
+    "LakeView.count": Call(_lake, {"filter": READ["filter"]}),
+    "LakeView.to_pandas": Call(_lake, READ),
+    "LakeView.to_polars": Call(_lake, READ),
+    "LakeView.to_arrow_dataset": Call(_lake, {}),
+    "LakeView.to_datafusion": Call(_lake, {"name": "rows", "context": None}, refused=MISSING_DATAFUSION),
+    "LakeView.to_duckdb": Call(_lake, {"name": "rows", "connection": None}),
     "LakeView.newest": Call(_lake, {}),
     "LakeView.to_arrow": [
         Call(_lake, {**READ, "as_of_snapshot": None, "as_of_timestamp_ms": None}),
@@ -306,17 +369,29 @@ VIEWS = {
 CALLS |= {f"{name}.to_arrow": Call(lambda world, name=name: world.wh.view(name), read) for name, read in VIEWS.items()}
 
 
+FUNCTIONS = {
+    "Table.tail",
+    "Table.follow",
+    "Table.writer",
+    "Table.scan",
+    "Table.incremental_append_scan",
+    "Table.changes",
+    "LakeView.scan",
+}
+"""Methods whose result has to be read, closed or followed to find what is wrong."""
+
+
 def calls() -> Iterator[tuple[str, Call]]:
     """All of `CALLS`, each with the method that it calls."""
     for name, found in CALLS.items():
         for call in found if isinstance(found, list) else [found]:
-            is_function = "." not in name or name in {"Table.tail", "Table.follow", "Table.writer", "Table.scan"}
+            is_function = "." not in name or name.startswith("AsyncTable.") or name in FUNCTIONS
             yield name, replace(call, method=None if is_function else name.rpartition(".")[2])
 
 
 def surface() -> Iterator[tuple[str, Any]]:
     """Each public method, class and function with the name that it has in `CALLS`."""
-    for kind in (Warehouse, Table, LakeView, Inspect):
+    for kind in (Warehouse, Table, AsyncTable, LakeView, Inspect):
         for name, method in inspect.getmembers(kind, inspect.isfunction):
             if not name.startswith("_"):
                 yield f"{kind.__name__}.{name}", method

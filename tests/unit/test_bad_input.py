@@ -153,7 +153,7 @@ class TestNames:
     def test_lake_suffixes_of_a_table_without_a_lake_are_rejected(self, wh):
         wh.create_table("plain", DDL, properties={"table.datalake.enabled": "false"})
         for suffix in ("lake", "lake$snapshots"):
-            with pytest.raises(InvalidNameError, match=r"has no lake.*there are \$changelog"):
+            with pytest.raises(InvalidNameError, match=r"has no lake.*available: \$changelog"):
                 wh.view(f"plain${suffix}")
         with pytest.raises(InvalidOptionError, match="has no lake"):
             _ = wh.table("plain").lake
@@ -268,7 +268,7 @@ class TestLocations:
         (tmp_path / "photos" / "cat.jpg").write_text("x")
         before = tree(tmp_path)
         for location in (tmp_path, tmp_path / "photos"):
-            with pytest.raises(WarehouseNotFoundError, match="is not empty"):
+            with pytest.raises(WarehouseNotFoundError, match="expected an empty location"):
                 Warehouse(str(location)).create_table("t", DDL)
         assert tree(tmp_path) == before
 
@@ -640,17 +640,17 @@ class TestArguments:
             (lambda t: t.alter_properties(removed=5), "expected a list of names"),
             (lambda t: t.alter_properties(removed="comment"), "expected a list of names"),
             (lambda t: t.alter_properties(removed=[5]), "expected a list of property names"),
-            (lambda t: t.alter(comments={"id": 5}), "expected a text or None for each column"),
+            (lambda t: t.alter(comments={"id": 5}), "expected a string or None for each column"),
             (lambda t: t.maintain(grace_ms="1d"), "grace_ms is '1d', expected milliseconds"),
             (lambda t: t.maintain(grace_ms=float("nan")), "grace_ms is nan, expected milliseconds"),
             (lambda t: t.append([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
             (lambda t: t.append([{"id": 2}] * 99_999, transaction="app"), "expected a Transaction(app_id, version)"),
             (lambda t: t.overwrite([{"id": 2}], transaction=("app", 1)), "expected a Transaction(app_id, version)"),
-            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "choose another one"),
-            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another one"),
+            (lambda t: t.append([{"id": 2}], transaction=NUMBERS), "choose another id"),
+            (lambda t: t.overwrite([{"id": 2}], transaction=NUMBERS), "choose another id"),
             (lambda t: t.forget_transactions(5), "expected a text"),
             (lambda t: t.forget_transactions(["app"]), "expected a text"),
-            (lambda t: t.tail(start=3.5), "start 3.5: expected 'latest'"),
+            (lambda t: t.tail(start=3.5), "start is 3.5, expected 'latest'"),
         ],
     )
     def test_arguments_of_other_types(self, wh, refused, ask, expected):

@@ -8,7 +8,10 @@ import inspect
 import re
 import time
 from pathlib import Path
+from typing import Any
 
+import polars as pl
+import pyarrow.compute as pc
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
@@ -18,6 +21,7 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
+from streamhouse_spark.table.scan import Scan
 
 PAGE = Path(__file__).parents[2] / "docs/reference/python.md"
 OBJECT_OF_CLASS = {sh.Warehouse: r"Warehouse\(W\)", sh.Table: "(?:orders|people)"}
@@ -33,7 +37,8 @@ def world_of_examples(tmp_path):
     people.upsert([{"id": 1, "name": "Ada", "city": "Ulm"}, {"id": 2, "name": "Bob", "city": "Ulm"}])
     visits = Schema(NestedField(1, "id", LongType()))
     FileCatalog(LocalStorage(tmp_path / "wh"), world=World()).create_table("shop.visits", visits)
-    return {"warehouse": warehouse, "orders": orders, "people": people, "sh": sh, "time": time, "asyncio": asyncio}
+    libraries = {"sh": sh, "time": time, "asyncio": asyncio, "pc": pc, "pl": pl}
+    return {"warehouse": warehouse, "orders": orders, "people": people, **libraries}
 
 
 def interface(kind: type) -> list[str]:
@@ -52,7 +57,20 @@ def test_the_example_of_a_warehouse_runs(name, world_of_examples):
     run_example(sh.Warehouse, name, world_of_examples)
 
 
-def run_example(kind: type, name: str, names: dict[str, object]) -> None:
+@pytest.mark.parametrize("name", ["filter"])
+def test_the_example_of_a_scan_runs(name, world_of_examples):
+    run_example(Scan, name, world_of_examples)
+
+
+@pytest.mark.parametrize("name", ["scan", "scan_polars"])
+def test_the_example_of_a_function_runs(name, world_of_examples):
+    assert getattr(sh, name)  # is loaded at first use
+    run_example(sh, name, world_of_examples)
+
+
+def run_example(kind: Any, name: str, names: dict[str, object]) -> None:
+    if name == "to_datafusion":
+        pytest.importorskip("datafusion", reason="datafusion is not installed: pip install datafusion")
     text = inspect.getdoc(inspect.getattr_static(kind, name)) or ""
     example = doctest.DocTestParser().get_doctest(text, names, name, None, None)
     assert example.examples, f"{kind.__name__}.{name} has no example"

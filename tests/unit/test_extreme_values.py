@@ -310,9 +310,9 @@ def test_filters_compare_values_that_python_lacks(where, chosen):
         [[FAR_DAY], [FAR_TIME], [pa.scalar(DEBEZIUM_INFINITY, SCHEMA.types[2])], ["a"], [decimal.Decimal(0)]], SCHEMA
     )
     found = parse_filter(parse_where(where, SCHEMA) if isinstance(where, str) else where)
-    assert rows.filter(found.bound(SCHEMA).expression).num_rows == chosen
+    assert rows.filter(found.bind(SCHEMA).expression).num_rows == chosen
     bounds = {name: constant_bounds(to_ticks(rows.column(name)[0]).as_py()) for name in SCHEMA.names}
-    assert may_match(found.bound(SCHEMA).node, bounds) or not chosen
+    assert may_match(found.bind(SCHEMA).node, bounds) or not chosen
 
 
 @pytest.mark.parametrize(
@@ -328,14 +328,14 @@ def test_filters_compare_values_that_python_lacks(where, chosen):
 )
 def test_filters_with_values_that_no_column_holds_are_refused(predicate):
     with pytest.raises(InvalidOptionError):
-        parse_filter([predicate]).bound(SCHEMA)
+        parse_filter([predicate]).bind(SCHEMA)
 
 
 def test_a_moment_of_pandas_keeps_its_nanoseconds():
     rows = pa.table({"n": pa.array([0, 1], pa.timestamp("us"))})
-    found = parse_filter([("n", "<=", pd.Timestamp(999))]).bound(rows.schema)
+    found = parse_filter([("n", "<=", pd.Timestamp(999))]).bind(rows.schema)
     assert rows.filter(found.expression).num_rows == 1
-    found = parse_filter([("n", ">=", pd.Timestamp(1))]).bound(rows.schema)
+    found = parse_filter([("n", ">=", pd.Timestamp(1))]).bind(rows.schema)
     assert rows.filter(found.expression).num_rows == 1
 
 

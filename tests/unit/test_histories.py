@@ -120,7 +120,7 @@ class TestRowsByKey:
         newer = place.open().table("d.t")
         newer.upsert([{"id": 1, "n": 3}])
         assert sums(newer) == [5]
-        assert table.keyed.shape().tablet_of(0) is newer.keyed.shape().tablet_of(0)
+        assert table.keyed.keyed_schema().tablet_of(0) is newer.keyed.keyed_schema().tablet_of(0)
         table.log._history_checked_ms = 0
         with pytest.raises(DifferentHistoryError):
             table.upsert([{"id": 1, "n": 1}])

@@ -16,8 +16,8 @@ from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
 
 WAYS_OUT = (
-    r"stop all writers; then put the folder (tables/[0-9a-f]{32}/) back from one backup as a whole, or delete in it "
-    r"all commits and checkpoints from number (\d+) on"
+    r"stop all writers; then restore the whole folder (tables/[0-9a-f]{32}/) from one backup, or delete its "
+    r"commits and checkpoints with number (\d+) and higher"
 )
 
 

@@ -44,7 +44,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 JAVA_MIN: Final = 17
 PYTHON_MIN: Final = (3, 11)
-PYTHON_END: Final = (3, 14)
+PYTHON_END: Final = (3, 15)
 DISTRIBUTION: Final = "streamhouse-spark"
 SKEW_WARN_MS: Final = 30_000
 SKEW_MAX_MS: Final = 5 * 60_000
@@ -161,7 +161,7 @@ def check_python(version: tuple[int, ...]) -> Finding:
     text = ".".join(map(str, version))
     if PYTHON_MIN <= version < PYTHON_END:
         return Finding("Python", "ok", text)
-    return Finding("Python", "fail", text, "create the environment with Python 3.11, 3.12 or 3.13")
+    return Finding("Python", "fail", text, "create the environment with Python 3.11, 3.12, 3.13 or 3.14")
 
 
 def check_java(java: Java, system: str, release: Mapping[str, str]) -> Finding:

@@ -16,9 +16,9 @@ from streamhouse_spark.cli.session import (
     Command,
     Session,
     confirm,
+    names_option,
+    pairs_option,
     take_duration_ms,
-    take_names,
-    take_pairs,
     take_values,
 )
 from streamhouse_spark.errors import count_of
@@ -255,16 +255,12 @@ streamhouse -w ./warehouse adopt sales.people --primary-key id
 )
 @TABLE
 @click.option("--lake", metavar="DATABASE.TABLE", help="The lake table; by default the one with the name of TABLE.")
-@click.option(
+@names_option(
     "--primary-key",
-    multiple=True,
-    callback=take_names,
     metavar="COLUMNS",
-    help="Create a primary-key table; rows must be unique by these columns. A Paimon table keeps its key.",
+    text="Create a primary-key table; rows must be unique by these columns. A Paimon table keeps its key.",
 )
-@click.option(
-    "-p", "--property", "properties", multiple=True, callback=take_pairs, metavar="KEY=VALUE", help="A table property."
-)
+@pairs_option("-p", "--property", "properties", metavar="KEY=VALUE", text="A table property.")
 @click.option("--dry-run", is_flag=True, help="Only check whether the table can be adopted.")
 @click.pass_obj
 def adopt(

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from streamhouse_spark.cli.session import Command, Session, take_pairs
+from streamhouse_spark.cli.session import Command, Session, pairs_option
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
@@ -26,14 +26,12 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 RowsAt = Mapping[str, tuple[int, int]]
 """Table → its row count, and the boot time in milliseconds at which it was read."""
 _MIB = 1 << 20
-PRICES: Final = click.option(
+PRICES: Final = pairs_option(
     "--price",
     "prices",
     metavar="NAME=USD",
-    multiple=True,
-    callback=take_pairs,
-    help="A price: puts_usd_per_1000, gets_usd_per_1000 or stored_usd_per_gib_month, by default the list price of "
-    "Amazon S3. May be given several times.",
+    text="A price: puts_usd_per_1000, gets_usd_per_1000 or stored_usd_per_gib_month, by default the list price of "
+    "Amazon S3.",
 )
 
 

@@ -13,28 +13,25 @@ import pyarrow as pa
 from click.shell_completion import CompletionItem
 
 from streamhouse_spark.cli.output import Output, format_value, rich_table
-from streamhouse_spark.cli.session import TABLE, Command, Session, take_names
+from streamhouse_spark.cli.session import TABLE, Command, Session, names_option
 from streamhouse_spark.config.spark_options import parse_write_options
 from streamhouse_spark.core.option_parsing import parse_timestamp_ms
-from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
+from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import InvalidOptionError, count_of
 from streamhouse_spark.log.commit_validation import find_stored_transaction
-from streamhouse_spark.log.segments.metadata_columns import with_metadata, without_metadata
+from streamhouse_spark.log.segments.metadata_columns import without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
-from streamhouse_spark.read.tail import metadata_fields, read_log, start_offsets
+from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
 from streamhouse_spark.schema.json_values import encode_rows
-from streamhouse_spark.schema.row_conversion import convert_rows
+from streamhouse_spark.schema.row_conversion import convert_rows, iter_tables
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, iter_tables, open_rows
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows
 
-_COLUMNS: Final = click.option(
-    "--columns",
-    metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="Only these columns, separated by commas.",
+_COLUMNS: Final = names_option("--columns", metavar="COLUMN", text="Only these columns, separated by commas.")
+_WHERE: Final = click.option(
+    "--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')"."""
 )
 _FIELD_CHARS_MAX: Final = 40
 _ROWS_MAX: Final = 2**63 - 1
@@ -58,7 +55,7 @@ streamhouse -w ./warehouse head 'sales.orders$commits' -n 100
     "-n", "--rows", "limit", type=click.IntRange(0, _ROWS_MAX), default=20, show_default=True, help="Number of rows."
 )
 @_COLUMNS
-@click.option("--where", metavar="CONDITION", help="""Only matching rows, such as "a > 5 AND b IN ('x', 'y')".""")
+@_WHERE
 @click.pass_obj
 def head(session: Session, table: str, limit: int, columns: list[str], where: str | None) -> None:
     """Print rows of a table or of one of its system tables.
@@ -143,8 +140,18 @@ streamhouse -w ./warehouse tail sales.orders --from 2026-01-31T12:00:00Z --outpu
 @click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for new rows, until Ctrl-C.")
 @click.option("-n", "--rows", "limit", type=click.IntRange(1, _ROWS_MAX), help="End after this number of rows.")
 @_COLUMNS
+@_WHERE
 @click.pass_obj
-def tail(session: Session, table: str, *, start: str, follow: bool, limit: int | None, columns: list[str]) -> None:
+def tail(
+    session: Session,
+    table: str,
+    *,
+    start: str,
+    follow: bool,
+    limit: int | None,
+    columns: list[str],
+    where: str | None,
+) -> None:
     """Follow a table: print rows as they are written.
 
     Rows have their bucket, offset and commit time, and are in order per bucket. A primary-key table shows changes with
@@ -152,12 +159,8 @@ def tail(session: Session, table: str, *, start: str, follow: bool, limit: int |
     """
     opened = session.warehouse.table(table)
     begin = _parse_start(start)
-    chosen = columns or None
-    batches = (
-        opened.tail(begin, columns=chosen, include_metadata=True)
-        if follow
-        else _read_current_rows(opened, begin, chosen)
-    )
+    chosen: Any = {"columns": columns or None, "filter": where or None, "include_metadata": True}
+    batches = opened.tail(begin, **chosen) if follow else _read_current_rows(LogCursor(opened, begin, **chosen))
     printer = _TailPrinter(session.output)
     missing = limit
     try:
@@ -178,14 +181,8 @@ def _parse_start(text: str) -> Any:
         raise InvalidOptionError(f"--from is {text}, expected a time in the years 1 to 9999") from error
 
 
-def _read_current_rows(table: Table, start: Any, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the log and the change archive since ``start``, as of the call."""
-    state = table.refresh()
-    fields = metadata_fields(state, include_metadata=True)
-    for bucket, first in start_offsets(state, start, table.storage).items():
-        offsets = OffsetRange(first, max(first, state.buckets[bucket].end))
-        for batch in read_log(table, state, bucket, offsets, columns or state.schema.names):
-            yield with_metadata(batch, fields)
+def _read_current_rows(cursor: LogCursor) -> Iterator[pa.RecordBatch]:
+    return cursor.batches(cursor.initial)
 
 
 class _TailPrinter:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import click
 
 from streamhouse_spark.cli.output import log_to_stderr
-from streamhouse_spark.cli.session import Command, Session, take_pairs
+from streamhouse_spark.cli.session import Command, Session, pairs_option
 from streamhouse_spark.errors import InvalidOptionError, count_of
 
 _PORT_MAX = (1 << 16) - 1
@@ -75,12 +75,10 @@ streamhouse -w s3://bucket/warehouse serve --access rights.toml --audit-log audi
     "https://streams.example.com. May be given several times.",
 )
 @click.option("--insecure", is_flag=True, help="Permit other machines without tokens or TLS.")
-@click.option(
+@pairs_option(
     "--client-config",
     metavar="NAME=VALUE",
-    multiple=True,
-    callback=take_pairs,
-    help="A property for Iceberg clients, such as s3.region=eu-west-1. Never credentials. May be given several times.",
+    text="A property for Iceberg clients, such as s3.region=eu-west-1. Never credentials.",
 )
 @click.option(
     "--grace-minutes",

@@ -252,6 +252,20 @@ def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[st
     return [field for text in value for field in split_fields(text) if field]
 
 
+_Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def pairs_option(*declarations: str, metavar: str, text: str) -> _Decorator:
+    """Return an option with ``KEY=VALUE`` values, which may be given several times."""
+    text = f"{text} May be given several times."
+    return click.option(*declarations, metavar=metavar, multiple=True, callback=take_pairs, help=text)
+
+
+def names_option(*declarations: str, metavar: str, text: str) -> _Decorator:
+    """Return an option with names, which are separated by commas or given in several options."""
+    return click.option(*declarations, metavar=metavar, multiple=True, callback=take_names, help=text)
+
+
 def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of options with a duration such as ``24h``."""
     from streamhouse_spark.core.option_parsing import parse_duration_ms

@@ -21,9 +21,9 @@ from streamhouse_spark.cli.session import (
     Session,
     confirm,
     fail_for,
+    names_option,
+    pairs_option,
     take_fields,
-    take_names,
-    take_pairs,
 )
 from streamhouse_spark.config.table_properties import view_facts
 from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
@@ -231,22 +231,18 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     callback=take_fields,
     help="Partition columns and transforms of columns, such as 'days(at)', separated by commas.",
 )
-@click.option(
+@names_option(
     "--primary-key",
     metavar="COLUMN",
-    multiple=True,
-    callback=take_names,
-    help="The columns that identify a row, separated by commas. Rows are upserted by them.",
+    text="The columns that identify a row, separated by commas. Rows are upserted by them.",
 )
 @click.option("--buckets", type=click.IntRange(min=1), help="Number of buckets of the log (bucket.num, default 1).")
-@click.option(
+@pairs_option(
     "-p",
     "--property",
     "properties",
     metavar="KEY=VALUE",
-    multiple=True,
-    callback=take_pairs,
-    help="A table property, such as table.datalake.freshness=1min. May be given several times.",
+    text="A table property, such as table.datalake.freshness=1min.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Keep an existing table unchanged.")
 @click.pass_obj
@@ -308,14 +304,7 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     multiple=True,
     help="Append a column, in Spark SQL, or a nested field such as s.x INT. May be given several times.",
 )
-@click.option(
-    "--rename-column",
-    "renamed",
-    metavar="NAME=NEW",
-    multiple=True,
-    callback=take_pairs,
-    help="Rename a column. May be given several times; two columns may swap names.",
-)
+@pairs_option("--rename-column", "renamed", metavar="NAME=NEW", text="Rename a column. Two columns may swap names.")
 @click.option(
     "--drop-column",
     "dropped",
@@ -323,46 +312,23 @@ streamhouse -w ./warehouse alter sales.orders --rename-column note=remark --drop
     multiple=True,
     help="Drop a column. May be given several times.",
 )
-@click.option(
-    "--widen-column",
-    "widened",
-    metavar="COLUMN=TYPE",
-    multiple=True,
-    callback=take_pairs,
-    help="Change a column to a wider type, such as bigint. May be given several times.",
+@pairs_option(
+    "--widen-column", "widened", metavar="COLUMN=TYPE", text="Change a column to a wider type, such as bigint."
 )
-@click.option(
+@pairs_option(
     "--comment",
     "comments",
     metavar="COLUMN=TEXT",
-    multiple=True,
-    callback=take_pairs,
-    help="Set a column's comment. The table's comment is --set comment=TEXT. May be given several times.",
+    text="Set a column's comment. The table's comment is --set comment=TEXT.",
 )
-@click.option(
+@pairs_option(
     "--default",
     "defaults",
     metavar="COLUMN=SQL",
-    multiple=True,
-    callback=take_pairs,
-    help="Set a column's default for new rows, such as country=\"'CH'\", or NULL. May be given several times.",
+    text="Set a column's default for new rows, such as country=\"'CH'\", or NULL.",
 )
-@click.option(
-    "--set",
-    "changed",
-    metavar="KEY=VALUE",
-    multiple=True,
-    callback=take_pairs,
-    help="Set a property. May be given several times.",
-)
-@click.option(
-    "--unset",
-    "removed",
-    metavar="KEY",
-    multiple=True,
-    callback=take_names,
-    help="Reset a property to its default. May be given several times.",
-)
+@pairs_option("--set", "changed", metavar="KEY=VALUE", text="Set a property.")
+@names_option("--unset", "removed", metavar="KEY", text="Reset a property to its default. May be given several times.")
 @click.pass_obj
 def alter(
     session: Session,

@@ -43,7 +43,7 @@ _STEPS: Final = (
         "Rows go into the hot log. They are durable, and visible to every reader, when the command returns.",
         "append sales.orders orders.jsonl",
     ),
-    _Step("A read returns the rows at once.", "head sales.orders"),
+    _Step("A read returns the rows immediately.", "head sales.orders"),
     _Step("The lag is the number of rows that are not in the lake yet.", "ls"),
     _Step("Tiering moves them into an Iceberg table. Without --once, it runs as a service.", "tier --once"),
     _Step("More rows arrive.", "append sales.orders late.csv"),

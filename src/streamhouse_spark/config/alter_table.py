@@ -1,4 +1,4 @@
-"""ALTER TABLE: a set of changes, and the resulting schema and properties. Pure.
+"""ALTER TABLE: a set of changes, and the resulting schema and properties.
 
 If a column is renamed, dropped or widened, the same record changes the properties that name it. The types of keys and
 the partition columns cannot change, because the layout of the data depends on them.

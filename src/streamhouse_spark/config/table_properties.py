@@ -1,4 +1,4 @@
-"""Table properties, with Apache Fluss's names where Fluss has the property. Pure.
+"""Table properties, with Apache Fluss's names where Fluss has the property.
 
 A table stores its properties as the strings that the user set, and `parse_properties` parses them. Unknown names
 outside the prefixes of this package are stored for the user. A value that looks like a credential is rejected. A branch

@@ -1,7 +1,7 @@
 """Argument validation of public methods, by the annotations of their parameters.
 
-The kinds that every module would check in the same way are checked here: flags, integers, durations, texts, lists of
-texts and mappings. Methods themselves check what only they can, such as whether a column exists.
+This module checks general kinds of arguments: flags, integers, durations, texts, lists of texts and mappings. The
+methods check the rest, such as whether a column exists.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Check = Callable[[str, object], None]
 _INT64_MAX = 2**63 - 1
 _WAIT_MS_MAX = 10**12
-"""Thirty years: the system calls cannot wait much longer."""
+"""Thirty years. System calls do not support much longer waits."""
 
 
 def validates_arguments(*, names: Collection[str] = (), unless: Collection[str] = ()) -> Callable[[_Type], _Type]:
-    """Decorate a class so that its own public methods are `validate_arguments`.
+    """Decorate the public methods of a class, without inherited methods, with `validate_arguments`.
 
     ``names`` are parameters with the name of a database or table. Methods in ``unless`` validate their arguments
     themselves, because their calls take only microseconds.
@@ -41,10 +41,10 @@ def validates_arguments(*, names: Collection[str] = (), unless: Collection[str] 
 
 
 def validate_arguments(function: _Function, *, names: Collection[str] = ()) -> _Function:
-    """Wrap a function so that an argument of the wrong kind raises before the function starts.
+    """Wrap a function so that an argument of the wrong kind raises an error before the function starts.
 
-    Raises `InvalidNameError` for parameters in ``names``, `InvalidOptionError` for all others. None is accepted if the
-    annotation includes it, or if it is the default.
+    Raises `InvalidNameError` for parameters in ``names``, `InvalidOptionError` for other parameters. None is accepted
+    if the annotation includes it.
     """
     parameters = inspect.signature(function).parameters.values()
     checks = {p.name: check for p in parameters if (check := _find_check(p, names)) is not None}
@@ -77,7 +77,7 @@ def require_part(name: str, value: object, expected: str, attribute: str) -> Non
 
 
 def require_texts(name: str, texts: Mapping[Any, Any] | None) -> None:
-    """Raise `InvalidOptionError`, which shows no value, for a mapping that is not text to text."""
+    """Raise `InvalidOptionError` for a mapping that is not text to text. The error text contains no value."""
     for key, value in (texts or {}).items():
         if not isinstance(key, str) or not is_unicode(key):
             _refuse(f"a key of {name}", key, "a text")
@@ -108,7 +108,7 @@ def _flag(name: str, value: object) -> None:
 
 
 def _is_of_numpy(value: object, kind: str) -> bool:
-    """Return whether a value is a NumPy value; it cannot be if NumPy was never imported."""
+    """Return whether a value is of NumPy's type ``kind``, without importing NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
 
@@ -156,7 +156,7 @@ def _any(name: str, value: object) -> None:
 
 
 _BITS_MAX = 1024
-"""No column holds larger numbers, and Python does not print much larger ones."""
+"""Larger numbers fit into no column, and Python does not print much larger numbers."""
 
 
 def _small(value: object) -> float:

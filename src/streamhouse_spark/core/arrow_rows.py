@@ -1,9 +1,9 @@
 """Rows of Arrow tables: size-bounded chunks, selection, grouping and sorting.
 
-An Arrow array of texts has 32-bit offsets and holds at most 2 GiB; a chunked array holds any amount. All code that
-gathers rows of a batch uses this module, so that no array approaches the limit. A slice has at least one row, so a row
-may be larger than a slice, but never larger than `ROW_BYTES_MAX`, which is checked on input. Two such rows, as before
-and after an update, still fit into an array.
+An Arrow array of texts has 32-bit offsets and holds at most 2 GiB; a chunked array has no limit. All code that gathers
+rows of a batch uses this module, so that no array approaches the limit. A slice has at least one row, so it is larger
+than `SLICE_BYTES_MAX` if the row is. Input rows are limited to `ROW_BYTES_MAX`. Two rows of this size, such as the rows
+before and after an update, still fit into an array.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 SLICE_BYTES_MAX = 256 << 20
-"""Bytes of rows that are gathered into one array. Tests set it to a small value."""
+"""Maximum bytes of rows that are combined into one array. Tests set a smaller value."""
 ROW_BYTES_MAX = 512 << 20
-"""Maximum bytes of a row, over all its columns."""
+"""Maximum bytes of a row in all columns."""
 KEY_ROWS_BYTES_MAX = 1 << 30
 """Maximum bytes of all rows of one primary key in a batch, including the stored row."""
 KEYS_BYTES_MAX = 1 << 30
 """Maximum bytes of the primary keys of a batch for one bucket."""
 STEP_ROWS = 1 << 16
-"""Rows whose bytes are counted together if no cut is near."""
+"""Rows that are measured together, unless a cut is near."""
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Sizes = npt.NDArray[np.int64]
 Places = npt.NDArray[np.int64]
 NO_PLACES: Final[Places] = np.zeros(0, np.int64)
 _SLICE_ROWS_MIN: Final = 4096
-"""Slices of at least this many rows on average are cheaper than a copy."""
+"""Slices of this average number of rows are cheaper than a copy."""
 
 
 def is_any_text(data_type: pa.DataType) -> bool:
@@ -53,7 +53,7 @@ def is_any_list(data_type: pa.DataType) -> bool:
 
 
 def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[int, int]]:
-    """Cut rows into ranges of at most ``bytes_max`` bytes (default `SLICE_BYTES_MAX`), or of one larger row."""
+    """Cut rows into ranges of at most ``bytes_max`` bytes (default `SLICE_BYTES_MAX`). Each has at least one row."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     ends = np.cumsum(sizes)
     start, done = 0, 0
@@ -64,7 +64,7 @@ def cut_by_size(sizes: Sizes, bytes_max: int | None = None) -> Iterator[tuple[in
 
 
 def estimate_row_bytes(column: Column) -> Sizes:
-    """Estimate the bytes of each value, of any type: never fewer than it needs in an array."""
+    """Return an upper bound on the bytes of each value in an array."""
     if isinstance(column, pa.ChunkedArray):
         return np.concatenate([np.zeros(0, np.int64), *map(estimate_row_bytes, column.chunks)])
     sizes: Sizes = np.maximum(_value_bytes(column), 1)
@@ -72,9 +72,7 @@ def estimate_row_bytes(column: Column) -> Sizes:
 
 
 def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
-    """Return `estimate_row_bytes` summed over all columns, in one pass and one array, because there may be many
-    rows.
-    """
+    """Return the sum of `estimate_row_bytes` of all columns, with only one array in memory."""
     fixed_columns = [column for column in rows.columns if _is_fixed(column.type)]
     sizes = np.full(rows.num_rows, sum(_fixed_bytes(column.type) for column in fixed_columns), np.int64)
     for column in rows.columns:
@@ -87,10 +85,7 @@ def table_row_bytes(rows: pa.Table | pa.RecordBatch) -> Sizes:
 
 
 def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.Table]:
-    """Return the rows in `cut_by_size`, as zero-copy slices; small tables unchanged.
-
-    Single rows are measured only near a cut.
-    """
+    """Cut the rows into zero-copy slices; see `cut_by_size`. Single rows are measured only near a cut."""
     limit = SLICE_BYTES_MAX if bytes_max is None else bytes_max
     if rows.nbytes <= limit:
         yield rows
@@ -98,7 +93,7 @@ def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.T
     start, done, pending_bytes = 0, 0, 0
     for step, step_bytes in _steps(rows):
         if pending_bytes + step_bytes > limit:
-            # All rows since the last cut count as one row before the step's.
+            # All rows after the last cut count as one row before the rows of the step.
             sizes = np.append(pending_bytes, table_row_bytes(step))
             ranges = list(cut_by_size(sizes, limit))
             for _, end in ranges[:-1]:
@@ -118,34 +113,34 @@ def may_have_large_row(rows: pa.Table) -> bool:
 
 
 def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Yield zero-copy batches with their sizes, which Arrow computes fast for most types."""
+    """Yield zero-copy batches with their sizes. Arrow computes the sizes fast for most types."""
     may_repeat = any(map(_may_repeat, rows.schema.types))
     for step in rows.to_batches(max_chunksize=STEP_ROWS):
         yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
 
 
 def pieces(array: pa.Array) -> list[pa.Array]:
-    """Return a user's column in slices that can be cast to a type with 32-bit offsets; small columns unchanged."""
+    """Cut a user's column into slices that can be cast to a type with 32-bit offsets."""
     if are_small(array, SLICE_BYTES_MAX):
         return [array]
     return [array.slice(start, end - start) for start, end in cut_by_size(estimate_row_bytes(array))] or [array]
 
 
 def are_small(column: Column, bytes_max: int) -> bool:
-    """Return whether a user's column surely fits, without measuring single values."""
+    """Return whether a column certainly has at most ``bytes_max``, without measuring single values."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
 
 def combine_small_chunks(rows: pa.Table) -> pa.Table:
-    """Return the same rows in few chunks."""
+    """Return the rows in few chunks."""
     parts = [part.combine_chunks() for part in slice_by_size(rows)]
     return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
 
 def take_values(column: Column, places: Places, *, distinct: bool = False) -> Column:
-    """Take the values at the indices ``places``, null for -1, in one array or in chunks of `SLICE_BYTES_MAX`.
+    """Take the values at the indices ``places``, null for -1, as one array or in chunks of `SLICE_BYTES_MAX`.
 
-    ``distinct`` indices avoid measuring single values.
+    Single values are not measured if the indices are ``distinct``.
     """
     if _fits(column, places, distinct=distinct):
         return combine_chunks(column).take(_as_indices(places))
@@ -165,7 +160,7 @@ def take_rows(rows: pa.Table, places: Places, *, distinct: bool = False) -> pa.T
 
 
 def combine_chunks(column: Column) -> pa.Array:
-    """Return the whole column as one array. It must not be larger than a few slices."""
+    """Return a column of at most a few slices as one array."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -174,7 +169,7 @@ def combine_chunks(column: Column) -> pa.Array:
 
 
 def combine_if_small(column: pa.ChunkedArray) -> Column:
-    """Return one array if the column fits into a slice, else few chunks."""
+    """Return the column as one array if it fits into a slice, otherwise in few chunks."""
     if column.num_chunks == 1 or column.nbytes <= SLICE_BYTES_MAX:
         return combine_chunks(column)
     return combine_small_chunks(pa.table([column], names=["column"])).column(0)
@@ -189,7 +184,7 @@ def concat_columns(parts: Iterable[Column], data_type: pa.DataType) -> pa.Chunke
 
 
 def cut_binaries_by_size(values: Sequence[bytes | None]) -> Iterator[tuple[int, int]]:
-    """Return the `cut_by_size` of binary values."""
+    """Cut binary values into ranges; see `cut_by_size`."""
     return cut_by_size(value_lengths(values))
 
 
@@ -198,7 +193,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
 
 
 def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
-    """Return whether the result fits one small array, if possible without measuring single values."""
+    """Return whether the values at ``places`` fit into one array of `SLICE_BYTES_MAX`."""
     if not _is_variable(column.type):
         return True
     if column.nbytes > SLICE_BYTES_MAX:
@@ -214,7 +209,7 @@ def _as_indices(places: Places) -> pa.Array:
 
 
 def _take_from_chunks(chunks: Sequence[pa.Array], firsts: Places, places: Places, data_type: pa.DataType) -> pa.Array:
-    """Return the values at the indices: taken from each chunk, then reordered."""
+    """Return the values at the indices. They are taken from each chunk, then reordered."""
     owners = np.where(places < 0, -1, np.searchsorted(firsts, places, side="right") - 1)
     order = np.argsort(owners, kind="stable")
     chunk_numbers, starts = np.unique(owners[order], return_index=True)
@@ -316,18 +311,18 @@ def _is_variable(data_type: pa.DataType) -> bool:
 def distinct_rows(rows: pa.Table) -> pa.Table:
     """Return the distinct rows, in no particular order."""
     numbers = _numbers(rows)
-    groups = _with_row_numbers(rows).group_by(numbers, use_threads=False).aggregate([])
+    groups = _with_numbered_names(rows).group_by(numbers, use_threads=False).aggregate([])
     return groups.select(numbers).rename_columns(rows.column_names)
 
 
 def sum_by_group(rows: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Return the columns ``by`` and the sums of all others, one row per group. A sum with a null part is null."""
+    """Return the columns ``by`` and the sums of the other columns, one row per group. A sum with a null is null."""
     summed_names = [name for name in rows.column_names if name not in by]
     selected = rows.select([*by, *summed_names])
     keys, summed = (_numbers(selected)[: len(by)], _numbers(selected)[len(by) :])
     keep_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
     groups = (
-        _with_row_numbers(selected)
+        _with_numbered_names(selected)
         .group_by(keys, use_threads=False)
         .aggregate([(n, "sum", keep_nulls) for n in summed])
     )
@@ -337,26 +332,24 @@ def sum_by_group(rows: pa.Table, by: Sequence[str]) -> pa.Table:
 def sort_rows(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """Sort the rows by the columns ``by``, ascending, nulls last."""
     keys = [(str(rows.column_names.index(name)), "ascending") for name in by]
-    return _with_row_numbers(rows).sort_by(keys).rename_columns(rows.column_names)
+    return _with_numbered_names(rows).sort_by(keys).rename_columns(rows.column_names)
 
 
 def _numbers(rows: pa.Table) -> list[str]:
     return [str(place) for place in range(rows.num_columns)]
 
 
-def _with_row_numbers(rows: pa.Table) -> pa.Table:
+def _with_numbered_names(rows: pa.Table) -> pa.Table:
+    """Name the columns by their numbers, because column names may be duplicates."""
     return rows.rename_columns(_numbers(rows))
-
-
-"""Ascending, distinct row numbers."""
 
 
 def evaluate_filter(rows: pa.Table, filter_: pc.Expression) -> pa.ChunkedArray:
     """Return the filter's value for each row.
 
-    The calling thread evaluates the filter. `pyarrow.Table.filter` would use Arrow's threads, one of which may release
-    rows in Python's memory late. A thread that requests the GIL during interpreter shutdown aborts the process: a
-    command exited with code 134 after it had printed everything (Arrow issue 34314).
+    The calling thread evaluates the filter. `pyarrow.Table.filter` would use threads of Arrow, which may release rows
+    in Python's memory during interpreter shutdown. They then request the GIL, which aborts the process: a command
+    exited with code 134 after it had printed its result (Arrow issue 34314).
     """
     from pyarrow import acero  # imports pandas if installed
 
@@ -366,10 +359,7 @@ def evaluate_filter(rows: pa.Table, filter_: pc.Expression) -> pa.ChunkedArray:
 
 
 def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places: Places = NO_PLACES) -> pa.Table:
-    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``.
-
-    Rows are copied once.
-    """
+    """Return the rows for which the filter is true, in order, without the rows at ``deleted_places``."""
     matches = combine_chunks(evaluate_filter(rows, filter_))
     if not pa.types.is_boolean(matches.type):
         raise pa.ArrowTypeError(f"Filter expression must evaluate to bool, but {filter_} evaluates to {matches.type}")
@@ -383,7 +373,9 @@ def select_matching_rows(rows: pa.Table, filter_: pc.Expression, deleted_places:
 
 
 def slice_live_rows(batch: pa.RecordBatch, deleted_places: Places) -> list[pa.RecordBatch] | None:
-    """Return the rows not at ``deleted_places`` as zero-copy slices; None if a copy is cheaper than short slices."""
+    """Return the rows not at ``deleted_places`` as zero-copy slices; None if the slices are so short that a copy is
+    cheaper.
+    """
     if not len(deleted_places):
         return [batch] if batch.num_rows else []
     starts = np.concatenate([NO_PLACES, [0], deleted_places + 1])
@@ -420,6 +412,6 @@ def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatc
 
 
 def _bits(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return a boolean array, as `pyarrow.array` does but ten times faster."""
+    """Return a boolean array, ten times faster than `pyarrow.array`."""
     data = pa.py_buffer(np.packbits(is_live, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(is_live), [None, data], 0)

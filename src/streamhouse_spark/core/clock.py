@@ -1,6 +1,6 @@
-"""Time, randomness and identity. Only this module reads them from the system.
+"""Time, randomness and process identity. Only this module reads them from the system.
 
-All other code receives a `World`, so that a seeded test can run each step of a protocol under a simulated one.
+All other code receives a `World`, so that a seeded test can run each step of a protocol in a simulated world.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from streamhouse_spark.core.post_commit import IN_CALL, IN_THREAD, Background
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Return the wall-clock time in milliseconds since 1970 UTC. It may jump and never decides correctness."""
+        """Return the wall-clock time in milliseconds since 1970 UTC. It may jump; correctness does not depend on it."""
 
     def boot_ms(self) -> int:
         """Return monotonic milliseconds since a fixed moment, including time while the machine sleeps."""
@@ -33,7 +33,7 @@ class Ids(Protocol):
         """Return a new UUID as 32 lower-case hexadecimal digits."""
 
     def jitter(self) -> float:
-        """Return a random number in [0, 1), for spreading retries."""
+        """Return a random number in [0, 1), for the delays of retries."""
 
 
 class SystemClock:
@@ -41,7 +41,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def boot_ms(self) -> int:
-        # CLOCK_BOOTTIME includes suspended time. macOS lacks it, but its monotonic clock includes it as well.
+        # CLOCK_BOOTTIME includes suspended time. So does the monotonic clock of macOS, which has no CLOCK_BOOTTIME.
         clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(clock_id) // 1_000_000
 
@@ -58,7 +58,7 @@ class SystemIds:
 
 
 class Author(NamedTuple):
-    """The user and the engine of a process, as recorded in its commits. Informational only."""
+    """The user and the engine of a process, which its commits record. Informational only."""
 
     user: str
     engine: str
@@ -66,7 +66,7 @@ class Author(NamedTuple):
 
 
 def system_author(engine: str) -> Author:
-    """Return the author of an engine's commits in this process. The user is empty if it has no name."""
+    """Return the author of an engine's commits in this process. A user without a name is empty."""
     version = sys.modules["streamhouse_spark"].__version__  # always loaded; importing it here would be a cycle
     try:
         user = getpass.getuser()
@@ -92,17 +92,16 @@ class World:
     ids: Ids = field(default_factory=SystemIds)
     author: Author | None = None
     background: Background | None = None
-    """Executor of post-commit work. By default a thread, or the calling thread under a simulated clock."""
+    """Executor of post-commit work; the default is a thread, or the calling thread under a simulated clock."""
 
     @property
     def post_commit_executor(self) -> Background:
-        """Executor of post-commit work."""
         if self.background is not None:
             return self.background
         return IN_THREAD if type(self.clock) is SystemClock else IN_CALL
 
     def wait_to_retry(self, attempt: int) -> None:
-        """Sleep before attempt number ``attempt``: not before 0, then with exponential back-off and jitter."""
+        """Sleep before attempt number ``attempt``, with exponential back-off and jitter. Attempt 0 does not wait."""
         if attempt:
             wait_ms = min(RETRY_WAIT_MS * 2**attempt, RETRY_WAIT_MS_MAX)
             self.clock.sleep_ms(wait_ms * (0.5 + self.ids.jitter()))

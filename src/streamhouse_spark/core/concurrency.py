@@ -1,15 +1,15 @@
 """Locks that survive a fork, and parallel work on many items. All locks are created here.
 
-After a fork, a child has only the forking thread, so a lock that another thread held would stay locked forever. All
-locks and events of the package are reset in a child, unless the forking thread holds them itself. A guarded value may
-be half changed: either each step leaves it consistent, or its owner reinitialises it in the child
-(`reinit_after_fork`). Resources that a child must not share at all (LMDB) are closed before the fork
-(`close_before_fork`).
+A forked child has only the forking thread, so a lock that another thread held would stay locked forever. All locks and
+events of the package are therefore reset in a child, unless the forking thread holds them. A guarded value may be in
+the middle of a change. Either each step leaves it consistent, or its owner reinitialises it in the child
+(`reinit_after_fork`). Resources that a child must not share (LMDB) are closed before the fork (`close_before_fork`).
 
-A child also inherits all open files, and a file lock is held until the last copy is closed. A child would keep a lock
-of another thread forever, and block everyone. So files to be locked are opened here, too.
+A child also inherits all open files, and a file lock is held until the last copy is closed. A child would hold the lock
+of another thread forever. Files that will be locked are therefore also opened here.
 
-Forks of several threads are serialised. Nothing here waits for a lock except those that `close_before_fork` takes.
+Forks of several threads are serialised. The functions of this module wait only for the locks of owners that are
+registered with `close_before_fork`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class ReinitAfterFork(Protocol):
-    """Owner of state that a child must not inherit, such as connections, identities and work in progress."""
+    """Owner of state that a forked child must not inherit, such as connections, identities and work in progress."""
 
     def renew_in_child(self) -> None: ...
 
@@ -50,7 +50,7 @@ class ForkAware(Protocol):
     """Owner of resources that must not be open during a fork."""
 
     def before_fork(self) -> None:
-        """Close them, and prevent opening until `after_fork`."""
+        """Close the resources, and prevent opening until `after_fork`."""
 
     def after_fork(self) -> None:
         """Allow opening again, in the parent and in the child."""
@@ -67,7 +67,7 @@ def new_lock() -> threading.RLock:
 def try_lock(lock: threading.RLock) -> Iterator[bool]:
     """Hold the lock in the block unless another thread holds it, without waiting. Yields whether it is held.
 
-    It is released afterwards even if an interrupt occurs at any point.
+    The lock is released even if an interrupt occurs at any point.
     """
     try:
         yield lock.acquire(blocking=False)
@@ -77,24 +77,24 @@ def try_lock(lock: threading.RLock) -> Iterator[bool]:
 
 
 def new_condition(lock: threading.RLock | None = None) -> threading.Condition:
-    """Create a condition, by default with its own such lock. In a child it has no waiters."""
+    """Create a condition, by default with a new lock of `new_lock`. It has no waiters in a child."""
     return threading.Condition(new_lock() if lock is None else lock)
 
 
 def new_event() -> threading.Event:
-    """Create an event that works in a child, whatever other threads did with it at the fork."""
+    """Create an event that works in a child, even if other threads used it during the fork."""
     event = threading.Event()
     _events.add(event)
     return event
 
 
 def reinit_after_fork(owner: ReinitAfterFork) -> None:
-    """Reinitialise the owner in each child. Holds only a weak reference."""
+    """Reinitialise the owner in each child. Holds a weak reference to the owner."""
     _renewed.add(owner)
 
 
 def close_before_fork(owner: ForkAware) -> None:
-    """Close the owner's resources before each fork. Holds only a weak reference."""
+    """Close the owner's resources before each fork. Holds a weak reference to the owner."""
     _put_away.add(owner)
 
 
@@ -107,7 +107,7 @@ def open_lock_file(path: str | os.PathLike[str], mode: int) -> int:
 
 
 def share_lock_file(file: int) -> None:
-    """Let children inherit the file and its lock from now on."""
+    """Let later children inherit the file and its lock."""
     with _one_descriptor:
         _lock_files.pop(file, None)
 
@@ -122,8 +122,8 @@ def close_lock_file(file: int) -> None:
 class cached_property(functools.cached_property[T_co]):  # noqa: N801 - named like its base, which it replaces
     """A `functools.cached_property` without the lock of Python 3.11.
 
-    That lock is shared by all objects of a class, held during the computation, and stays locked in a child. Here, two
-    threads may both compute a value, and get the same object.
+    All objects of a class share that lock. It is held during the computation, and stays locked in a child. Here, two
+    threads may both compute a value, and both return the object that is stored first.
     """
 
     @overload
@@ -156,8 +156,8 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     for lock in list(_locks):
-        if not lock._is_owned():  # noqa: SLF001 - as in threading.Condition
-            lock._at_fork_reinit()  # noqa: SLF001 - as the standard library's own modules do
+        if not lock._is_owned():  # noqa: SLF001 - threading.Condition uses it too
+            lock._at_fork_reinit()  # noqa: SLF001 - modules of the standard library use it too
     for event in list(_events):
         event._at_fork_reinit()  # type: ignore[attr-defined]  # noqa: SLF001
     for file, thread in list(_lock_files.items()):
@@ -193,8 +193,7 @@ class ThreadPool:
 def parallel_map(work: Callable[[T], R], items: Sequence[T], *, threads_max: int | None = None) -> Iterator[R]:
     """Yield the results in the order of the items. The first error ends the work.
 
-    Pass ``threads_max`` for work that keeps a core busy, or that only waits. By default there are more threads than
-    cores.
+    By default there are more threads than cores. Pass ``threads_max`` for work that keeps a core busy, or only waits.
     """
     threads = min(len(items), threads_max or min(THREADS_MAX, 2 * (os.cpu_count() or 1)))
     if threads < 2:

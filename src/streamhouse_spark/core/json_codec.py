@@ -1,11 +1,12 @@
-"""JSON codec for values exchanged between processes of one version, driven by the types of their fields.
+"""JSON codec for values that processes of one version exchange, driven by the types of their fields.
 
-Never use it for stored values: renaming a field changes the JSON, so each stored format has its own codec.
+It must not be used for stored values, because renaming a field changes the JSON. Each stored format has a separate
+codec.
 
-A field is a number, a text, bytes, a dataclass, or None or one of these; a tuple of these, or a mapping of these by
-numbers or texts. Fields of type ``Any`` must be JSON already. A class with its own ``to_json`` and ``from_json`` is
-encoded by these. A value of one of several classes is a pair of the class's name and the value. Fields with their
-default are omitted.
+A field may be a number, a text, bytes, a dataclass, an optional value of these types, a tuple of these, or a mapping
+from numbers or texts to these. Fields of type ``Any`` must be valid JSON. The methods ``to_json`` and ``from_json`` of
+a class take precedence. A value of one of several classes becomes a pair of the class's name and the value. Fields that
+have their default are omitted.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Codec(NamedTuple):
 
 
 class Portable:
-    """Base of the dataclasses that processes exchange."""
+    """Base class of the dataclasses that processes exchange."""
 
     __slots__ = ()
 
@@ -37,7 +38,7 @@ class Portable:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Decode the result of `to_json`, also after a round trip through text."""
+        """Decode the result of `to_json`."""
         kind: Any = cls
         decoded: Self = _codec_of(kind).decode(value)
         return decoded
@@ -73,7 +74,7 @@ def _codec_of(kind: Any) -> _Codec:
         return _Codec(kind.to_json, kind.from_json)
     if is_dataclass(kind):
         return _dataclass(kind)
-    raise TypeError(f"{kind} does not travel: see streamhouse_spark.core.json_codec")
+    raise TypeError(f"{kind} is not supported: see streamhouse_spark.core.json_codec")
 
 
 def _union(kinds: frozenset[Any]) -> _Codec:
@@ -125,7 +126,7 @@ def _mapping(key: Any, kind: Any) -> _Codec:
 
 def _dataclass(kind: Any) -> _Codec:
     @cache
-    def codecs() -> list[tuple[str, Any, _Codec]]:  # when first used, because a field may be of the class itself
+    def codecs() -> list[tuple[str, Any, _Codec]]:  # lazily, because a field may have this class as its type
         kinds = typing.get_type_hints(kind)
         return [(f.name, f.default, _codec_of(kinds[f.name])) for f in fields(kind)]
 

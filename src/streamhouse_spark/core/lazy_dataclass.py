@@ -1,12 +1,12 @@
 """Dataclasses with lazily generated methods.
 
-`dataclasses.dataclass` compiles five or more methods per class definition. For the classes that a Spark Python worker
-loads, of which it uses few, that was half of its start time. Here each method of a frozen class with slots is generated
-on first access, and is a plain function of the class from then on. The few other classes are made by `dataclasses`.
+`dataclasses.dataclass` compiles five or more methods per class definition. A Spark Python worker loads many classes and
+uses few of them, and the compilation took half of its start time. Here each method of a frozen class with slots is
+generated on first access, and then becomes a plain function of the class. `dataclasses` creates all other classes.
 
-Everything else is as in `dataclasses`: fields, their order and defaults, `replace`, `fields`, `asdict`, pickling, and
-the errors of frozen values. ``InitVar`` and ``KW_ONLY`` are not supported. Type checkers see the original. A mistake in
-a class, such as a default before a field without one, is reported on first use of the class.
+Everything else equals `dataclasses`: fields, their order and defaults, `replace`, `fields`, `asdict`, pickling, and the
+errors of frozen values. ``InitVar`` and ``KW_ONLY`` are not supported. Type checkers use the original. A mistake in a
+class, such as a field without a default after a field with one, is reported on the first use of the class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FROZEN: Final = ("__setattr__", "__delattr__")
 _NO_FIELDS: Final = ("ClassVar", "typing.ClassVar")
 _REFUSED: Final = ("InitVar", "dataclasses.InitVar", "KW_ONLY", "dataclasses.KW_ONLY")
 _RECREATED: Final = ("__dict__", "__weakref__")
-"""Attributes that the copy of a class with slots gets separately."""
+"""Attributes that Python creates for each class."""
 
 
 class _FactoryDefault:
@@ -43,7 +43,7 @@ _FROM_FACTORY: Final = _FactoryDefault()
 
 
 class _Class:
-    """A decorated class and its fields: their annotations and defaults in the class body."""
+    """A decorated class, and the annotations and defaults of its fields."""
 
     __slots__ = ("body", "kind", "options")
 
@@ -57,9 +57,9 @@ _Make = Callable[[_Class, str], Any]
 
 
 class _Later:
-    """A class attribute that generates its value on first access and replaces itself by it.
+    """A class attribute that generates its value on first access and replaces itself by the value.
 
-    Two threads may both generate the value, with the same result.
+    Two threads may both generate the value, with equal results.
     """
 
     __slots__ = ("_class", "_make", "_name")
@@ -87,7 +87,7 @@ def _decorator(kind: type | None = None, /, *, frozen: bool = False, slots: bool
 
 
 def _replace_fields(value: Any, /, **changes: Any) -> Any:
-    """Return a copy with changed fields, as `dataclasses.replace` does but four times faster."""
+    """Return a copy with changed fields, four times faster than `dataclasses.replace`."""
     kind = type(value)
     return value.__replace__(**changes) if "__replace__" in vars(kind) else dataclasses.replace(value, **changes)
 
@@ -98,7 +98,7 @@ if not TYPE_CHECKING:
 
 
 def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool = True) -> type:  # noqa: A002
-    """Recreate the class with a slot for each field without a slot in a base, and with its methods to be generated."""
+    """Recreate the class with slots for its fields and with lazily generated methods."""
     body, annotations = dict(vars(first)), vars(first).get("__annotations__", {})
     own = [name for name, annotation in annotations.items() if not str(annotation).startswith(_NO_FIELDS)]
     for name in own:
@@ -106,7 +106,7 @@ def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool =
             raise TypeError(f"{first.__qualname__}.{name} is {annotations[name]}: use dataclasses.dataclass")
     demanded = ("__slots__", *_FROZEN, *(_ORDER if order else ()))
     if conflicting := [name for name in demanded if name in body]:
-        raise TypeError(f"{first.__qualname__} has {conflicting[0]} in its body and asks for it")
+        raise TypeError(f"{first.__qualname__} defines {conflicting[0]}, which the decorator would also define")
     fields_body = {name: body[name] for name in ("__module__", "__annotations__", *annotations) if name in body}
     of = _Class(first, fields_body, {"frozen": True, "slots": True, "eq": eq, "order": order, "repr": repr})
     makers: dict[str, _Make] = {
@@ -119,7 +119,7 @@ def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool =
     makers = {name: make for name, make in makers.items() if name not in body}
     makers |= dict.fromkeys(_ORDER if order else (), _make_eq_method) | dict.fromkeys(_FROZEN, _make_frozen_method)
     if eq and body.get("__hash__") is None and ("__hash__" not in body or "__eq__" in body):
-        makers["__hash__"] = _hash  # Python sets it to None if the body has __eq__
+        makers["__hash__"] = _hash  # Python sets __hash__ to None if the body has __eq__
     makers |= {"__dataclass_fields__": _fields, "__dataclass_params__": _params}
     body = {name: value for name, value in body.items() if name not in own and name not in _RECREATED}
     methods = {name: _Later(name, make, of) for name, make in makers.items()}
@@ -130,7 +130,7 @@ def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool =
 
 
 def _new_slots(first: type, own: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the fields without a slot in a base."""
+    """Return the names of the fields for which no base class has a slot."""
     bases = [base for base in first.__mro__[-2:0:-1] if "__slots__" in vars(base) or _has_fields(base)]
     base_slots: set[str] = set()
     is_field_by_name: dict[str, bool] = {}  # False for a ClassVar that hides a field
@@ -162,7 +162,7 @@ def _restore_state(value: Any, state: Sequence[Any]) -> None:
 
 
 def _fields(of: _Class, _: str) -> dict[str, dataclasses.Field[Any]]:
-    """Return ``__dataclass_fields__``. `dataclasses` itself parses the annotations, of a class with nothing else."""
+    """Return ``__dataclass_fields__``. `dataclasses` parses the annotations in an otherwise empty class."""
     bare = type(of.kind.__name__, (), {**of.body, "__doc__": "It has fields alone."})
     read: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)(bare)
     inherited: dict[str, dataclasses.Field[Any]] = {}
@@ -192,7 +192,7 @@ def _init(of: _Class, name: str) -> FunctionType:
     named = [_parameter(field) for field in fields if field.init and field.kw_only]
     for before, parameter in pairwise(positional):
         if "=" in before and "=" not in parameter:
-            raise TypeError(f"{of.kind.__qualname__}.{parameter} has no default, and the field before it has one")
+            raise TypeError(f"{of.kind.__qualname__}.{parameter} has no default, but the field before it has a default")
     parameters = ["self", *positional, *(["*", *named] if named else [])]
     init = _compile_function(of, name, parameters, lines or ["pass"], scope)
     init.__annotations__ = {field.name: field.type for field in fields if field.init} | {"return": None}
@@ -206,7 +206,7 @@ def _parameter(field: dataclasses.Field[Any]) -> str:
 
 
 def _store_line(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]) -> str | None:
-    """Return the code line that stores a field, and add the names that it uses to ``scope``; None if none is needed."""
+    """Return the code line that stores a field, if any. Adds the names that the line uses to ``scope``."""
     name = value = field.name
     if field.default_factory is not dataclasses.MISSING:
         scope[f"_new_{name}"] = field.default_factory
@@ -217,21 +217,21 @@ def _store_line(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]
     if not field.init and value == name:
         return None
     slot = _attribute(of.kind, name)
-    if isinstance(slot, MemberDescriptorType):  # takes two thirds of the time of object.__setattr__
+    if isinstance(slot, MemberDescriptorType):  # faster by a third than object.__setattr__
         scope[f"_put_{name}"] = slot.__set__
         return f"_put_{name}(self, {value})"
     return f"_set(self, {name!r}, {value})"
 
 
 def _attribute(kind: type, name: str) -> Any:
-    """Return an attribute as the class or a base defines it, or None."""
+    """Return an attribute from the body of the class or a base class, or None."""
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
 def _make_copy_method(of: _Class, name: str) -> FunctionType:
-    """Return the method for `replace`, and for `copy.replace` from Python 3.13 on.
+    """Return the method for `replace`, and for `copy.replace` of Python 3.13 and later.
 
-    Classes that do more than store fields in slots use the one of `dataclasses`.
+    Classes whose ``__init__`` does more than store fields in slots use `dataclasses.replace`.
     """
     fields, kind = _all(of), of.kind
     slots = {field.name: _attribute(kind, field.name) for field in fields}
@@ -253,7 +253,7 @@ def _make_copy_method(of: _Class, name: str) -> FunctionType:
 
 
 def _make_init_copy_method(of: _Class, name: str) -> FunctionType:
-    """Return that method for a class with its own ``__init__``."""
+    """Return the method for a class whose ``__init__`` must be called."""
     scope: dict[str, Any] = {"_replace": dataclasses.replace}
     return _compile_function(of, name, ["self", "/", "**changes"], ["return _replace(self, **changes)"], scope)
 
@@ -282,7 +282,7 @@ def _hash(of: _Class, name: str) -> FunctionType:
 
 
 def _make_frozen_method(of: _Class, name: str) -> Callable[..., None]:
-    """Return the method that rejects assignment or deletion. Subclasses may have their own attributes."""
+    """Return the method that rejects assignment or deletion of fields. Subclasses may have other attributes."""
     kind, names = of.kind, {field.name for field in _all(of)}
     doing = "assign to" if name == "__setattr__" else "delete"
 
@@ -308,7 +308,7 @@ def _compile_function(
     """Compile a function text, which consists of field names only."""
     body = "".join(f"    {line}\n" for line in lines)
     scope["__name__"] = of.kind.__module__
-    exec(f"def {name}({', '.join(parameters)}):\n{body}", scope)  # noqa: S102 - as dataclasses does it
+    exec(f"def {name}({', '.join(parameters)}):\n{body}", scope)  # noqa: S102 - dataclasses does this too
     function: FunctionType = scope[name]
     function.__qualname__ = f"{of.kind.__qualname__}.{name}"
     return function

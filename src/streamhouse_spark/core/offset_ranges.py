@@ -1,6 +1,6 @@
-"""Sets of log offsets of one bucket as runs: the rows of a data file in row order, or deleted rows.
+"""Sets of log offsets of one bucket as runs, for example the offsets of the rows of a data file, or of deleted rows.
 
-A file of an unpartitioned table has one run. If rows of a range spread over partitions, a file has many. They are
+A data file of an unpartitioned table has one run. A file of one of many partitions may have many runs. The runs are
 stored compressed in the Parquet footer, so that trimmed log ranges can be read from the lake with their offsets.
 """
 
@@ -29,7 +29,7 @@ _EMPTY: Int64Array = np.zeros(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OffsetSet:
-    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``; row k has the k-th offset."""
+    """Ascending, disjoint, non-empty runs ``[starts[i], starts[i] + lengths[i])``. Row k has the k-th offset."""
 
     starts: Int64Array
     lengths: Int64Array
@@ -98,7 +98,7 @@ class OffsetSet:
 
     @property
     def range(self) -> OffsetRange:
-        """The range from the first to the last offset. Raises `IndexError` if there is none."""
+        """The range from the first to the last offset. Raises `IndexError` if the set is empty."""
         return OffsetRange(int(self.starts[0]), int(self.starts[-1] + self.lengths[-1]))
 
     def offsets(self) -> Int64Array:
@@ -109,7 +109,7 @@ class OffsetSet:
         return offsets
 
     def offsets_of(self, rows: Int64Array) -> Int64Array:
-        """Return the offsets of rows, by row numbers that must exist."""
+        """Return the offsets of the rows with these numbers, which must exist."""
         first_rows = np.cumsum(self.lengths) - self.lengths
         run = np.searchsorted(first_rows, rows, side="right") - 1
         offsets: Int64Array = rows + (self.starts - first_rows)[run]
@@ -138,7 +138,7 @@ class OffsetSet:
         return OffsetSet(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def overlaps(self, other: OffsetSet) -> tuple[Int64Array, OffsetSet]:
-        """Return the common offsets, one run per pair of runs, and the index of each in these runs."""
+        """Return the common offsets, as one run per pair of runs, and the index of each run in this set."""
         ends, other_ends = self.starts + self.lengths, other.starts + other.lengths
         first = np.searchsorted(other_ends, self.starts, side="right")
         counts = np.maximum(np.searchsorted(other.starts, ends, side="left") - first, 0)
@@ -160,14 +160,14 @@ class OffsetSet:
         return OffsetSet(starts[is_nonempty], (ends - starts)[is_nonempty])
 
     def holds(self, offsets: Int64Array) -> npt.NDArray[np.bool_]:
-        """Return for each of some offsets whether it is in the runs."""
+        """Return whether each of these offsets is in the set."""
         run = np.searchsorted(self.starts, offsets, side="right") - 1
         ends = self.starts + self.lengths
         is_member: npt.NDArray[np.bool_] = (run >= 0) & (offsets < ends[np.maximum(run, 0)])
         return is_member
 
     def rows_at(self, offsets: OffsetSet) -> Int64Array:
-        """Return the row numbers of offsets that must be in the runs."""
+        """Return the row numbers of offsets, which must be in the set."""
         requested = offsets.offsets()
         run = np.searchsorted(self.starts, requested, side="right") - 1
         first_rows = np.cumsum(self.lengths) - self.lengths
@@ -179,7 +179,7 @@ class OffsetSet:
         return int(np.clip(offset - self.starts, 0, self.lengths).sum())
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON for another process of this version."""
+        """Return the set as JSON for another process of this version."""
         return {"runs": len(self.starts), "starts": _to_json_runs(self.starts), "lengths": _to_json_runs(self.lengths)}
 
     @classmethod
@@ -188,7 +188,7 @@ class OffsetSet:
         return cls(*(_from_json_runs(value[name], value["runs"]) for name in ("starts", "lengths")))
 
     def to_text(self) -> str:
-        """Return text for file metadata, which `from_text` can parse."""
+        """Return the set as text for file metadata."""
         header: dict[str, object] = {"version": FORMAT_VERSION, "rows": self.num_rows}
         if len(self.starts) == 1:
             header["start"] = int(self.starts[0])
@@ -204,7 +204,7 @@ class OffsetSet:
 
     @classmethod
     def from_text(cls, text: str | bytes, *, where: str) -> OffsetSet:
-        """Parse the text. Raises `CorruptDataError` naming ``where``."""
+        """Parse the result of `to_text`. Raises `CorruptDataError` with the location ``where``."""
         try:
             header = json.loads(text)
             version, rows = header["version"], header["rows"]

@@ -1,6 +1,6 @@
 """Parsers of option and property texts.
 
-Every function takes the name that the user wrote, so that its `InvalidOptionError` shows it with the found and the
+Every parser gets the name of the option, because its `InvalidOptionError` names the option, the found value and the
 expected value.
 """
 
@@ -89,10 +89,10 @@ def parse_size_bytes(name: str, text: str) -> int:
 
 
 def parse_timestamp_ms(name: str, text: str, *, round_up: bool) -> int:
-    """Parse a timestamp to milliseconds since 1970-01-01 UTC: a number of them, or ISO-8601 with a zone.
+    """Parse milliseconds since 1970-01-01 UTC, or an ISO-8601 timestamp with a zone, to milliseconds.
 
-    Commit times are whole milliseconds. ``round_up`` determines the rounding of finer timestamps: up for the bounds of
-    a half-open range, down for "as of".
+    Commit times are whole milliseconds. Finer timestamps are rounded up for the bounds of a half-open range, and down
+    for "as of".
     """
     stripped = text.strip()
     if re.fullmatch(r"-?[0-9]{1,18}", stripped):
@@ -137,12 +137,12 @@ def looks_like_secret(name: str, value: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with ``***`` for everything that looks like a credential: rather too much than too little."""
+    """Replace everything in a text that may be a credential by ``***``."""
     return _SECRET_PARTS.sub("***", text)
 
 
 def find_nearest(name: str, names: Collection[str], similarity: float = 0.5) -> str | None:
-    """Return the most similar known name, case-insensitively; None if none is similar enough."""
+    """Return the most similar of the names, case-insensitively; None if no name is similar enough."""
     folded = {candidate.casefold(): candidate for candidate in names}
     matches = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=similarity)
     return folded[matches[0]] if matches else None

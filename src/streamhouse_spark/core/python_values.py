@@ -1,7 +1,7 @@
 """Arrow values as Python values and as ISO text, over the whole range of Arrow's dates and timestamps.
 
-Python's ``datetime`` covers the years 1 to 9999. A date or timestamp beyond that is a signed ISO text, as Java and
-Spark print it: ``+294247-01-10T04:00:54.775807Z``. Comparisons use integers: days, or microseconds, since 1970.
+Python's ``datetime`` covers the years 1 to 9999. Other dates and timestamps become signed ISO texts in the format of
+Java and Spark: ``+294247-01-10T04:00:54.775807Z``. Comparisons use integers: days, or microseconds, since 1970.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ MICROS: Final = (DAYS[0] * _DAY_MICROS, (DAYS[1] + 1) * _DAY_MICROS - 1)
 """The first and the last ``datetime`` of Python, in microseconds since 1970."""
 _YEAR_DIGITS: Final = 4
 _BEYOND_PYTHON: Final = (OverflowError, ValueError)
-_ISO: Final = re.compile(
+_ISO: Final = re.compile(  # 24:00 is no time of the day, though Python 3.14 takes it for midnight
     r"(?P<date>[+-]?[0-9]{4,7}-[0-9]{2}-[0-9]{2})"
-    r"(?:[T ](?P<time>[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)(?P<zone>Z?))?"
+    r"(?:[T ](?P<time>(?!24)[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)(?P<zone>Z?))?"
 )
 
 
@@ -48,7 +48,7 @@ def scalar_to_ticks(scalar: pa.Scalar) -> Any:
 
 
 def to_python(scalar: pa.Scalar) -> Any:
-    """Return the value in Python. Dates and timestamps beyond Python's range, also nested ones, become ISO text."""
+    """Return the Python value. Dates and timestamps beyond Python's range become ISO text, also in nested values."""
     try:
         return scalar.as_py()
     except _BEYOND_PYTHON:
@@ -56,7 +56,7 @@ def to_python(scalar: pa.Scalar) -> Any:
 
 
 def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as `to_python` does."""
+    """Return the values of a column, see `to_python`."""
     try:
         values: list[Any] = column.to_pylist()
     except _BEYOND_PYTHON:
@@ -65,7 +65,7 @@ def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def to_python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return rows as dicts of `to_python`."""
+    """Return rows as dicts of values, see `to_python`."""
     try:
         dicts: list[dict[str, Any]] = rows.to_pylist()
     except _BEYOND_PYTHON:
@@ -133,7 +133,7 @@ def iso_timestamp(micros: int) -> str:
 
 
 def from_text(text: str, data_type: pa.DataType) -> pa.Scalar:
-    """Parse a value of a plain type as Arrow does; a date or timestamp also as ISO text of any year.
+    """Parse a value of a plain type like Arrow. Dates and timestamps may also be ISO text of any year.
 
     Raises ``pa.ArrowInvalid`` or ``pa.ArrowNotImplementedError``.
     """
@@ -147,7 +147,7 @@ def from_text(text: str, data_type: pa.DataType) -> pa.Scalar:
 
 
 def _parsed_ticks(text: str, data_type: pa.DataType) -> int | None:
-    """Parse ISO text of any year; None for other text, and outside the range of the type."""
+    """Parse ISO text of any year. Returns None for other text, or a value outside the range of the type."""
     match = _ISO.fullmatch(text.strip())
     is_date = pa.types.is_date32(data_type)
     if match is None or not (is_date or pa.types.is_timestamp(data_type)):

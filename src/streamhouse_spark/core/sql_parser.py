@@ -1,4 +1,4 @@
-"""Base of the parsers of SQL texts: column lists, expressions and conditions."""
+"""Base class of the parsers of SQL texts: column lists, expressions and conditions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SqlParser(ABC):
 
     @abstractmethod
     def refuse_token(self, at: int) -> NoReturn:
-        """Raise `InvalidOptionError` for text at a position that is no token."""
+        """Raise `InvalidOptionError` for invalid text at a position."""
 
     @property
     def at(self) -> int:
@@ -45,7 +45,7 @@ class SqlParser(ABC):
         return self._position >= len(self._tokens)
 
     def excerpt(self, at: int, length: int) -> str:
-        """Return the text at a position, for an error."""
+        """Return the text at a position for an error text."""
         return repr(self._text[at : at + length]) if self._text[at:].strip() else "the end"
 
     def peek(self, ahead: int = 0) -> Token:
@@ -73,7 +73,7 @@ class SqlParser(ABC):
         return is_match
 
     def operands(self, word: str, operand: Callable[[], _Tree]) -> list[_Tree]:
-        """Parse operands connected by a word."""
+        """Parse operands that a word connects."""
         parts = [operand()]
         while self.accept_word(word):
             parts.append(operand())
@@ -81,7 +81,7 @@ class SqlParser(ABC):
 
     @contextmanager
     def deeper(self, refuse: Callable[[], NoReturn]) -> Iterator[None]:
-        """Enter a nesting level, at most `DEPTH_MAX`, so that no text exhausts the stack."""
+        """Enter a nesting level. Call ``refuse`` above `DEPTH_MAX` levels, so that no text exhausts the stack."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             refuse()

@@ -1,4 +1,4 @@
-"""Value types shared by all layers. Frozen, half-open, without I/O."""
+"""Frozen value types that all layers share."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, quote
 CONSUMER_EPOCHS: Final = "streamhouse.consumer."
 """Prefix of the application ids under which a log records the epochs of the followers that hold a consumer."""
 IDENTITY_NUMBERS: Final = "streamhouse.identity."
-"""Prefix of the application ids under which a log records allocated identity numbers."""
+"""Prefix of the application ids that record allocated identity numbers."""
 PUBLICATIONS: Final = "streamhouse.branch."
-"""Prefix of the application ids under which a log records the publications of branches."""
+"""Prefix of the application ids that record publications of branches."""
 REQUESTS: Final = "streamhouse.request."
-"""Prefix of the application ids of requests with an idempotency key; the digest of the key follows."""
+"""Prefix of the application ids of requests with an idempotency key, followed by the digest of the key."""
 ROLLBACKS: Final = "streamhouse.rollback."
-"""Prefix of the application ids of rollbacks; the version is that of the restored state."""
+"""Prefix of the application ids of rollbacks, whose versions are those of the restored states."""
 _RESERVED: Final = {
-    CONSUMER_EPOCHS: "say which process follows the table under a name",
-    IDENTITY_NUMBERS: "say how many numbers of an identity column were handed out",
-    PUBLICATIONS: "say which branches were published",
+    CONSUMER_EPOCHS: "record which process holds a consumer",
+    IDENTITY_NUMBERS: "record allocated identity numbers",
+    PUBLICATIONS: "record publications of branches",
     REQUESTS: "belong to requests with an Idempotency-Key",
-    ROLLBACKS: "say which commits are rollbacks",
+    ROLLBACKS: "record rollbacks",
 }
 
 _DIGEST: Final = re.compile("[0-9a-f]{32}")
 
 
 class NotAnOffsetRangeError(InvalidOptionError, ValueError):
-    """Two numbers are not an offset range. Also a `ValueError`, so that file readers treat it as corruption."""
+    """Two numbers are not an offset range. File readers treat this `ValueError` as corruption."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -68,9 +68,9 @@ class OffsetRange:
 
 
 class BucketOffsets(Mapping[int, OffsetRange]):
-    """Bucket → half-open `OffsetRange`. `append` returns the offsets of its rows.
+    """Bucket → half-open `OffsetRange`, such as the offsets of the rows of an append.
 
-    Buckets without rows are absent. `num_rows` is the total.
+    Buckets without rows are absent. `num_rows` is the total number of rows.
     """
 
     __slots__ = ("_ranges",)
@@ -103,7 +103,7 @@ class BucketOffsets(Mapping[int, OffsetRange]):
 
 
 BRANCH_PREFIX: Final = "branch_"
-"""Prefix of the part after ``$`` in a branch's name: ``sales.orders$branch_audit``."""
+"""Prefix of the branch's name after ``$`` in a path such as ``sales.orders$branch_audit``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -136,7 +136,7 @@ class TablePath:
 class TableName:
     """A table path with an optional read-only suffix: ``sales.orders$lake$snapshots`` has suffix ``lake$snapshots``.
 
-    A branch has its own path, and may have a suffix as well.
+    A branch has a separate path, and may also have a suffix.
     """
 
     path: TablePath
@@ -165,24 +165,24 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """Metadata of a streaming query's batch, whose number is its transaction's version."""
+    """Metadata of a streaming query's batch. The version of the batch's transaction is the batch number."""
 
     fingerprint: str | None = None
-    """Fingerprint of the offsets planned in the query's checkpoint; None if the checkpoint cannot be read from here."""
+    """Fingerprint of the offsets that are planned in the query's checkpoint; None if the checkpoint is unreadable."""
     is_each_recorded: bool = False
-    """Whether the query stores every batch, also an empty one, so that a missing number means missing rows."""
+    """Whether the query also stores empty batches, so that a missing number means missing rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """The durable identity of a write: ``version`` of ``app_id`` is stored at most once.
 
-    ``app_id`` identifies a writer across restarts (a streaming query's id, or the option ``txnAppId``); ``version``
-    grows (its batch id, or ``txnVersion``). ``owner`` is the query of the application id, if any: another owner of a
-    known ``app_id`` is an error, never a silent skip.
+    ``app_id`` identifies a writer across restarts: the id of a streaming query, or the option ``txnAppId``. ``version``
+    increases: the batch number, or ``txnVersion``. ``owner`` is the query of the application id, if any. A write with
+    another owner of the ``app_id`` fails.
 
-    With ``batch``, the version is a streaming query's batch number. Then only the last stored one may be repeated, and
-    an older one is an error. Without it, as for an explicit ``txnVersion``, older versions are skipped.
+    With ``batch``, the version is the batch number of a streaming query. Only the last stored version may be repeated;
+    a smaller version is an error. Without ``batch``, as with an explicit ``txnVersion``, smaller versions are skipped.
     """
 
     app_id: str
@@ -190,15 +190,16 @@ class Transaction:
     owner: str | None = None
     batch: StreamBatch | None = None
     follows: int | None = None
-    """The version that must be the stored one, -1 for an unknown ``app_id``; None if any older one is acceptable. Not
-    stored: each commit attempt checks it.
+    """The stored version that this version must follow, -1 for an unknown ``app_id``; None for any smaller version.
+
+    Each commit attempt checks it. It is not stored.
     """
 
     @classmethod
     def of_request(cls, key: str, fingerprint: str) -> Transaction:
         """Return the identity of a request: the digest of its idempotency key, and its fingerprint.
 
-        Both are 16 bytes in hexadecimal. A request with the same key but another fingerprint is an error.
+        Both are 16 bytes in hexadecimal. A second request with the key and another fingerprint is an error.
         """
         return cls(REQUESTS + key, 0, batch=StreamBatch(fingerprint))
 
@@ -215,7 +216,7 @@ class Transaction:
         for text in (self.app_id, self.owner):
             if not _is_identity(text) and not (text is None and self.app_id is not None):
                 raise InvalidOptionError(
-                    f"transaction of {quote(self.app_id)}, owner {quote(self.owner)}: expected non-empty texts"
+                    f"transaction of {quote(self.app_id)} with owner {quote(self.owner)}: expected non-empty texts"
                 )
         if not _is_int64(self.version):
             raise InvalidOptionError(
@@ -240,8 +241,8 @@ def check_app_id(app_id: str) -> None:
     for prefix, purpose in _RESERVED.items():
         if app_id.startswith(prefix):
             raise InvalidOptionError(
-                f"transaction of {app_id!r}: application ids that begin with {prefix} are reserved: they {purpose}; "
-                "choose another one"
+                f"transaction of {app_id!r}: application ids with the prefix {prefix} are reserved, because they "
+                f"{purpose}; choose another id"
             )
 
 
@@ -251,7 +252,7 @@ def is_reserved(app_id: str) -> bool:
 
 
 def is_text_list(value: object) -> bool:
-    """Return whether the value is a list of names, and not a single name by mistake."""
+    """Return whether the value is a list of names. A single name is not a list."""
     return isinstance(value, Collection) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
 
 
@@ -264,7 +265,7 @@ def _is_int64(value: object) -> bool:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether the text can be stored: Python's texts may contain lone surrogates."""
+    """Return whether the text can be stored. Python's texts may contain lone surrogates, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Names of tables and databases, keys of their objects, and locations of warehouses.
+"""The layout of a warehouse: names of tables and databases, keys of their objects, and locations.
 
 A *location* is an absolute path of this machine or a URL, as in lake metadata and ``streamhouse.json``.
 """
@@ -19,9 +19,7 @@ RELOCATION_KEY = "relocation.json"
 TABLES_PREFIX = "tables/"
 LAKE_PREFIX = "lake/"
 VIRTUAL_PREFIX = f"{LAKE_PREFIX}.virtual/"
-"""Folder of virtual tables, which extend lake tables by rows of the hot log for read-only engines. No database has this
-name.
-"""
+"""Folder of virtual tables, which extend lake tables by rows of the hot log. It is not a valid database name."""
 LOCATION_NAME = "location.json"
 OWNER_NAME = "owner.json"
 DEFAULT_DATABASE = "default"
@@ -48,7 +46,7 @@ def parse_database(text: object) -> str:
     """Return the database name in lower case. Raises `InvalidNameError`."""
     name = _validate_name(text, "database")
     if name in RESERVED_DATABASES:
-        raise InvalidNameError(f"database name {text!r} is reserved for the warehouse's own folders; choose another")
+        raise InvalidNameError(f"database name {text!r} is reserved for a folder of the warehouse; choose another name")
     return name
 
 
@@ -58,7 +56,7 @@ def parse_table_name(text: object) -> TableName:
     Raises `InvalidNameError`.
     """
     if not isinstance(text, str) or not text:
-        raise InvalidNameError(f"a table name is a non-empty string like 'sales.orders', found {_quote(text)}")
+        raise InvalidNameError(f"table name {_quote(text)}: expected a non-empty string such as 'sales.orders'")
     base, dollar, suffix = text.partition("$")
     parts = base.split(".")
     if len(parts) > 2:
@@ -81,7 +79,7 @@ def parse_branch(text: object) -> str:
     """Return the branch name in lower case. Raises `InvalidNameError`."""
     name = _validate_name(text, "branch")
     if name == "main":
-        raise InvalidNameError("branch name 'main' means the table itself; choose another name")
+        raise InvalidNameError("branch name 'main' is reserved for the table itself; choose another name")
     return name
 
 
@@ -91,7 +89,7 @@ def _validate_name(text: object, kind: str) -> str:
     if not _NAME.match(name) or len(name) > NAME_CHARS_MAX:
         raise InvalidNameError(
             f"{kind} name {_quote(text)}: expected at most {NAME_CHARS_MAX} letters (a-z), digits and underscores, "
-            "not beginning with a digit; choose such a name"
+            "without a leading digit; choose such a name"
         )
     return name
 
@@ -108,7 +106,7 @@ def database_key(database: str, number: int = 1) -> str:
 
 
 def is_table_name(name: str) -> bool:
-    """Return whether a folder of a database can be a table's."""
+    """Return whether a folder of a database may be that of a table."""
     return _NAME.match(name) is not None
 
 
@@ -159,7 +157,7 @@ def location_key(table_uuid: str) -> str:
 
 
 def owner_key(table_uuid: str) -> str:
-    """Return the key of the object next to a placed log that names its warehouse."""
+    """Return the key of the object next to a log in another store that names the log's warehouse."""
     return f"{table_prefix(table_uuid)}{OWNER_NAME}"
 
 
@@ -244,21 +242,21 @@ def tiering_failures_key(table_uuid: str) -> str:
 
 
 def lake_location(path: TablePath, table_uuid: str, *, has_conflict: bool, lake_format: str = "iceberg") -> str:
-    """Return the default location of a table's lake table, with a short UUID on a conflict.
+    """Return the default location of a table's lake table; with ``has_conflict`` it includes a part of the UUID.
 
-    Paimon's file system catalog expects databases in folders that end with ``.db``.
+    Paimon's file system catalog expects databases in folders with the suffix ``.db``.
     """
     name = f"{path.table}-{table_uuid[:8]}" if has_conflict else path.table
     return _lake_key(path, name, lake_format)
 
 
 def rebuilt_lake_location(path: TablePath, table_uuid: str, number: int, *, lake_format: str) -> str:
-    """Return the location of the lake table that replaces ``number`` former ones of the same table."""
+    """Return the location of the lake table that replaces the former ``number`` lake tables of a table."""
     return _lake_key(path, f"{path.table}-{table_uuid[:8]}-{number}", lake_format)
 
 
 def virtual_location(table_uuid: str, epoch: int, name: str) -> str:
-    """Return the location of a virtual table, whose folder may be deleted some time after the epoch."""
+    """Return the location of a virtual table. Its folder may be deleted a grace period after the ``epoch``."""
     return f"{VIRTUAL_PREFIX}{table_uuid}-{epoch}-{name}"
 
 
@@ -289,7 +287,7 @@ def plain_root(url: str) -> str:
 def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
     """Move a location from the recorded root to the opened root. Return other locations unchanged.
 
-    Both roots are spelled as by `plain_root`.
+    Both roots are results of `plain_root`.
     """
     plain_uri = plain_location(location)
     return opened_root + plain_uri[len(recorded_root) :] if _is_below(plain_uri, recorded_root) else location
@@ -300,22 +298,22 @@ def _is_below(plain_uri: str, root: str) -> bool:
 
 
 def find_recorded_root(location: str, key: str) -> str | None:
-    """Return the warehouse root in which ``key`` had this location; None if the location has another key."""
+    """Return the warehouse root for which ``key`` has this location; None if the location ends with another key."""
     plain_uri = plain_root(location)
     return plain_uri.removesuffix(f"/{key}") if plain_uri.endswith(f"/{key}") else None
 
 
 def is_same_place(first: str, second: str) -> bool:
-    """Return whether two roots are the same.
+    """Return whether two roots are equal.
 
-    The file system compares local directories, so symbolic links and visible mounts count as equal.
+    The file system compares local directories, so symbolic links and mounts of a directory are equal to it.
     """
     first, second = plain_root(first), plain_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
 
 
 def find_same_parent_directory(path: str, root: str) -> str | None:
-    """Return the nearest parent directory of a local path that is ``root`` by another name, or None."""
+    """Return the nearest parent directory of a local path that is the directory ``root``, or None."""
     return next((str(folder) for folder in Path(path).parents[:-1] if _is_same_directory(str(folder), root)), None)
 
 
@@ -327,7 +325,7 @@ def _is_same_directory(first: str, second: str) -> bool:
 
 
 def is_within(inner: str, outer: str) -> bool:
-    """Return whether a root equals another one or lies below it. Symbolic links of local directories are followed."""
+    """Return whether the root ``inner`` equals ``outer`` or lies below it. Follows symbolic links of directories."""
     inner, outer = plain_root(inner), plain_root(outer)
     if inner.startswith("/") and outer.startswith("/"):
         inner, outer = os.path.realpath(inner), os.path.realpath(outer)

@@ -1,1 +1,1 @@
-"""``streamhouse demo``: stream real flights into a table, tier them to Iceberg, and query both meanwhile."""
+"""``streamhouse demo``: stream real flights into a table, tier them to Iceberg, and query both concurrently."""

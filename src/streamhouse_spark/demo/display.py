@@ -1,4 +1,4 @@
-"""Display of the demo: a live board on a terminal, plain lines elsewhere, and commands to try at the end."""
+"""Display of the demo: a live board on a terminal or else plain lines, and commands to try at the end."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _PIPE_COLUMNS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The state of the demo at one moment."""
+    """The current state of the demo."""
 
     simulated_day: str
-    """The day in 2013 that the stream has reached."""
+    """The day in 2013 of the last released flight."""
     released_share: float
-    """Share of the flights released to the stream, 0 to 1."""
+    """Share of the released flights, 0 to 1."""
     micro_batches: int
     observed: Observations
 
@@ -48,7 +48,7 @@ class Board:
 
 
 class TextView:
-    """Shows the demo's steps as plain lines, and its state on a live board if the console is a terminal."""
+    """Prints the demo's steps as lines, and its state as a live board if the console is a terminal, else as lines."""
 
     def __init__(self, clock: Clock, console: Console | None = None) -> None:
         width = None if sys.stdout.isatty() else _PIPE_COLUMNS
@@ -65,7 +65,7 @@ class TextView:
 
     @contextmanager
     def streaming(self) -> Iterator[Callable[[Board], None]]:
-        """Wrap the streaming part of the demo, and yield a function that shows its state."""
+        """Yield a function that shows the state of the demo while flights stream in."""
         if self.console.is_terminal:
             with Live(console=self.console, refresh_per_second=4) as live:
                 yield lambda board: live.update(draw_board(board))
@@ -115,7 +115,7 @@ def draw_board(board: Board) -> Group:
 
 
 def locations(table: Table) -> dict[str, str]:
-    """Return the locations by name."""
+    """Return name → location of the warehouse and the table's files."""
     root = table.storage.url
     return {
         "warehouse": root,
@@ -126,7 +126,7 @@ def locations(table: Table) -> dict[str, str]:
 
 
 def suggestions(table: Table) -> list[tuple[str, str]]:
-    """Return five commands to try, each with its purpose. Each runs unchanged."""
+    """Return the purpose and the text of five commands that can be run unchanged."""
     streamhouse, python = own_commands()
     root = table.storage.url
     at = f"{streamhouse} -w {shlex.quote(root)}"
@@ -140,22 +140,22 @@ def suggestions(table: Table) -> list[tuple[str, str]]:
     row = '{"carrier": "ZZ", "flight": 1, "tailnum": "N00001", "origin": "JFK", "time_hour": "2014-01-01T05:00:00Z"}'
     delayed = "origin = 'JFK' AND dep_delay > 600"
     return [
-        ("see the table, its buckets and their lag", f"{at} describe {TABLE}"),
+        ("show the table, its buckets and their lag", f"{at} describe {TABLE}"),
         (
-            "look for the worst delays in the lake",
+            "find the longest delays in the lake",
             f"{at} head '{TABLE}$lake' --where \"{delayed}\" --columns time_hour,carrier,dest,dep_delay",
         ),
         (
-            "write a row: the log has it at once, the lake after tiering",
+            "write a row, which is in the log immediately and in the lake after tiering",
             f"echo '{row}' | {at} append {TABLE} - --format json && {at} ls && {at} tier --once && {at} ls",
         ),
-        ("check every byte of log and lake", f"{at} verify {TABLE}"),
+        ("verify all files of log and lake", f"{at} verify {TABLE}"),
         ("read the lake without streamhouse-spark", f'{python} -c "{read_lake}" {shlex.quote(lake)}'),
     ]
 
 
 def own_commands() -> tuple[str, str]:
-    """Return the command line and Python as shell words: by name if on the PATH, else by path."""
+    """Return the shell words of the command line and of Python: names if they are on the PATH, else paths."""
     here = Path(sys.executable).parent / "streamhouse"
     on_path = shutil.which("streamhouse")
     if on_path is not None and Path(on_path).parent == here.parent:

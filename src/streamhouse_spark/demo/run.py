@@ -1,4 +1,4 @@
-"""The demo from start to end."""
+"""The steps of the demo."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK_EVERY_MS: Final = 250
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Duration of the stream of flights, and the lake's freshness."""
+    """The duration of the stream, and the freshness of the lake."""
 
     duration_s: float
     freshness: str
@@ -58,7 +58,7 @@ class Demo:
         self.view.say(
             f"{flights.num_rows:,} flights of 2013 stream into {TABLE} of {table.storage.url} for about "
             f"{self.pace.duration_s:.0f} seconds,\n"
-            "while a tiering service moves them into its lake, and both are queried"
+            "while a tiering service moves them into its lake, and Spark queries both"
         )
         with tempfile.TemporaryDirectory(prefix="streamhouse-demo-") as folder:
             stream = FlightStream(
@@ -113,13 +113,13 @@ class Demo:
         source = proofs.compute_facts(self.spark.read.parquet(str(stream.source)))
         yield proofs.prove_queries(queries.observed)
         self.view.say(
-            f"one last round of tiering: "
-            f"{count_of(sum(line.lag for line in proofs.bucket_lines(table.refresh())), 'row')} wait"
+            "last tiering round: "
+            f"{count_of(sum(line.lag for line in proofs.bucket_lines(table.refresh())), 'row')} to tier"
         )
         yield proofs.prove_equal_facts(f"Spark: {TABLE} = the source", proofs.compute_facts(self._read(TABLE)), source)
         tier(self.spark, self.location, [TABLE], settings=self.settings)
         lag = sum(line.lag for line in proofs.bucket_lines(table.refresh()))
-        yield Proof("nothing waits in the log any more", lag == 0, f"lag {lag:,}")
+        yield Proof("all rows are tiered", lag == 0, f"lag {lag:,}")
         yield proofs.prove_equal_facts(
             f"Spark: {proofs.LAKE_TABLE} = the source", proofs.compute_facts(self._read(proofs.LAKE_TABLE)), source
         )
@@ -129,7 +129,7 @@ class Demo:
             readers = proofs.installed_readers()
             yield from proofs.prove_independently(lake_path, flights, readers)
             if "DuckDB" not in readers:
-                self.view.say("DuckDB was not asked: it is not installed here, or without its iceberg extension")
+                self.view.say("skipped DuckDB, because DuckDB or its iceberg extension is not installed")
 
     def _read(self, name: str) -> DataFrame:
         reader = self.spark.read.format("streamhouse").option("warehouse", self.location).options(**self.settings)

@@ -19,8 +19,11 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
-from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import OverwriteFilter, OverwriteFilterFactory
+from streamhouse_spark.expressions.partition_filter import (
+    OverwriteFilter,
+    OverwriteFilterFactory,
+)
+from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_reader import has_dropped_rows
 from streamhouse_spark.log.commit_validation import require_not_dropped
@@ -58,14 +61,14 @@ def delete_matching(table: TableHandle, where: Any, transaction: Transaction | N
     rows.
     """
     check_transaction(transaction)
-    filter_ = parse_filter(where)
+    filter_ = parse_condition(where)
     if filter_ is None:
         raise InvalidOptionError(
             "delete(where=None): found no condition, expected one; use truncate() to delete all rows"
         )
     return delete_rows(
         table,
-        lambda schema: filter_.bound(schema.arrow),
+        lambda schema: filter_.bind(schema.arrow),
         InitialSchema(None, reader="a deletion of rows of {name}", advice="run it again"),
         transaction,
     )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.dml.delete import locate_latest_rows, locate_rows, make_delete_actions
@@ -32,12 +33,13 @@ from streamhouse_spark.expressions.partition_filter import (
     OverwriteFilterFactory,
     PartitionMatches,
     PartitionOverwriteFilter,
+    partitions_of,
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, FileRows, union_deleted_file_rows
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
-from streamhouse_spark.log.staging import StagedRows
+from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.lake_row_ids import OffsetsUnavailableError, retry_with_relocated_rows
 from streamhouse_spark.read.read_snapshot import ReadSnapshot
@@ -70,7 +72,7 @@ def overwrite(
                 return choose
 
             return PrimaryKeyTable(table).upsert(rows, transaction=transaction, choosing=choosing)
-        return _overwrite_rows(table, log_writer, rows, transaction, lambda _state, _rows: condition)
+        return _overwrite_rows(table, log_writer, rows, transaction, condition)
     if table.state.primary_key:
         return PrimaryKeyTable(table).upsert(rows, transaction=transaction, overwrite=True)
     return log_writer.append(rows, transaction, overwrite=True)
@@ -80,16 +82,19 @@ def overwrite_partitions(
     table: TableHandle, log_writer: LogTableWriter, rows: Any, transaction: Transaction | None
 ) -> BucketOffsets:
     """Replace the partitions of the new rows; see `Table.overwrite_partitions`."""
-
-    def of_rows(state: TableState, fitted: pa.Table) -> OverwriteFilterFactory:
-        choice = PartitionOverwriteFilter.of(fitted, require_partitioned(state))
-        return lambda _schema: choice
-
-    require_partitioned(table.state)
+    fields = require_partitioned(table.state)
     if table.state.primary_key:
         keyed = PrimaryKeyTable(table)
-        return keyed.upsert(rows, transaction=transaction, choosing=lambda fitted: of_rows(table.state, fitted))
-    return _overwrite_rows(table, log_writer, rows, transaction, of_rows, by_partition=True)
+        return keyed.upsert(
+            rows,
+            transaction=transaction,
+            choosing=lambda fitted: _choose_partitions(PartitionOverwriteFilter.of(fitted, fields)),
+        )
+    return _overwrite_rows(table, log_writer, rows, transaction, None)
+
+
+def _choose_partitions(partitions: PartitionOverwriteFilter) -> OverwriteFilterFactory:
+    return lambda _schema: partitions
 
 
 def truncate_partitions(table: TableHandle, chosen: PartitionMatches) -> None:
@@ -112,22 +117,26 @@ def _overwrite_rows(
     log_writer: LogTableWriter,
     rows: Any,
     transaction: Transaction | None,
-    choosing: Callable[[TableState, pa.Table], OverwriteFilterFactory],
-    *,
-    by_partition: bool = False,
+    condition: OverwriteFilterFactory | None,
 ) -> BucketOffsets:
-    """Stage and commit rows, and retry if columns or partitioning changed. ``choosing`` receives the converted rows."""
+    """Stage and commit; retry if columns or partitioning changed. Without a condition, replace the rows' partitions."""
     check_transaction(transaction)
 
     def attempt() -> BucketOffsets:
-        state, fitted, missing = log_writer.fit_rows(rows)
-        stager = log_writer.stager(state)
-        fitted = stager.fill_generated(fitted)  # partition columns may be generated
+        state, missing, pieces = log_writer.fit_pieces(rows)
         require_deletable(state)
-        choose = choosing(state, fitted)
-        require_matching_rows(choose(state.schema), fitted, table.name)
-        fields = state.parsed.partition_fields if by_partition else None
-        return commit_replacement(table, stager.stage(fitted, missing), choose, transaction, fields=fields)
+        stager, fields = log_writer.stager(state), None if condition else require_partitioned(state)
+        staged: list[StagedRows] = []
+        partitions: list[pa.Table] = []
+        for piece in map(stager.fill_generated, pieces):  # partition columns may be generated
+            if fields is not None:
+                partitions.append(partitions_of(piece, fields))
+            elif condition is not None:
+                require_matching_rows(condition(state.schema), piece, table.name)
+            staged.append(stager.stage(piece, missing))
+        distinct = distinct_rows(pa.concat_tables(partitions)) if partitions else pa.table({})
+        choose = condition or _choose_partitions(PartitionOverwriteFilter(distinct, fields or ()))
+        return commit_replacement(table, merge_staged_rows(staged), choose, transaction, fields=fields)
 
     return retry_schema_changes(table, rows, attempt)
 

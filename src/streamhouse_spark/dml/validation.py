@@ -10,8 +10,11 @@ import pyarrow as pa
 
 from streamhouse_spark.core.python_values import to_python
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.expressions.filters import parse_filter
-from streamhouse_spark.expressions.partition_filter import OverwriteFilter, OverwriteFilterFactory
+from streamhouse_spark.expressions.partition_filter import (
+    OverwriteFilter,
+    OverwriteFilterFactory,
+)
+from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import PartitionField, join_fields
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -28,12 +31,12 @@ def require_deletable(state: TableState) -> None:
 
 def condition_filter(where: Any) -> OverwriteFilterFactory:
     """Return the overwrite filter of a condition. Raises `InvalidOptionError` for an empty one."""
-    filter_ = parse_filter(where)
+    filter_ = parse_condition(where)
     if filter_ is None:
         raise InvalidOptionError(
             "overwrite(where=[]): found no condition, expected at least one; omit 'where' to replace all rows"
         )
-    return lambda schema: filter_.bound(schema.arrow)
+    return lambda schema: filter_.bind(schema.arrow)
 
 
 def limit_to_partitions(choose: OverwriteFilterFactory, state: TableState) -> OverwriteFilterFactory:

@@ -1,9 +1,10 @@
-"""Filters of reads: a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must all hold.
+"""Filters of reads: a ``pyarrow.compute`` expression, or predicates ``(column, operator, value)`` as in pyarrow.
 
-An expression is evaluated by Arrow. A list guarantees more: column names are case-insensitive, and null equals nothing,
-as in SQL. Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares decimals of
-different scales and does not compare large integers with floats. A float that is compared with a decimal has the value
-of its decimal notation. Dates and timestamps compare as integers; values beyond Python's range are Arrow scalars.
+A list of predicates must hold in full; of a list of such lists, one must (disjunctive normal form). An expression means
+the same as in Arrow. Predicates guarantee more: column names are case-insensitive, and null equals nothing, as in SQL.
+Integers and decimals are compared exactly with numbers of any type, while Arrow miscompares decimals of different
+scales and does not compare large integers with floats; next to a decimal, a float has its decimal notation's value.
+Dates and timestamps compare as integers of any size, and those beyond Python's range are given as Arrow scalars.
 
 A `Projection` describes a read: the columns to read, the filter to apply, and the columns of the result.
 """
@@ -18,7 +19,8 @@ import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any, NoReturn
+from itertools import chain
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,12 +33,14 @@ from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.python_values import scalar_to_ticks
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, quote
 from streamhouse_spark.expressions.arrow import COMPARISONS, ArrowFilter
-from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, UNKNOWN, And, Compare, In, IsNull, Node, Not
+from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, UNKNOWN, And, Compare, In, IsNull, Node, Not, Or
 from streamhouse_spark.schema.table_schema import TableSchema
 
-Predicate = tuple[str, str, Any]
+Predicate: TypeAlias = tuple[str, str, Any]
+FilterLike: TypeAlias = "str | pc.Expression | Sequence[Predicate] | Sequence[Sequence[Predicate]]"
+"""What users give: SQL text, an expression, or predicates."""
 
-_OPERATORS = (*COMPARISONS, "in", "is null", "not null")
+_OPERATORS = (*COMPARISONS, "in", "not in", "is null", "not null")
 _ARROW_ERRORS = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, TypeError, ValueError)
 _UNKNOWN_FIELD = re.compile(r"No match for FieldRef\.(?:Name)?\(?([^)\s]+)\)?")
 _EXACT = decimal.Context(prec=400, rounding=decimal.ROUND_FLOOR)
@@ -46,30 +50,42 @@ _UNIT_NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter as given by the user. `bound` converts it for the columns of a read."""
+    """A filter as given by the user. `bind` converts it for the columns of a read."""
 
     expression: pc.Expression | None
-    predicates: tuple[Predicate, ...] = ()
+    groups: tuple[tuple[Predicate, ...], ...] = ()
+    """Without an expression: the predicates of at least one group must all hold."""
     node: Node | None = None
     """The predicate tree of the expression, if the caller has it."""
 
-    def bound(self, schema: pa.Schema) -> BoundFilter:
+    def bind(self, schema: pa.Schema) -> BoundFilter:
         """Return the filter for rows of this schema: names as the schema spells them, values in the columns' types.
 
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible comparison.
         """
         if self.expression is None:
-            fields = [find_field(schema, name) for name, _, _ in self.predicates]
-            terms = [_bind(field, op, value) for field, (_, op, value) in zip(fields, self.predicates, strict=True)]
-            expression = reduce(operator.and_, (term for term, _ in terms))
-            columns = tuple(dict.fromkeys(field.name for field in fields))
-            bound = BoundFilter(expression, And(tuple(node for _, node in terms)), columns)
+            bound = _bind_groups(self.groups, schema)
         elif self.node is None:
-            bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), None)
+            columns = _find_columns(self.expression, schema)
+            bound = BoundFilter(self.expression, ArrowFilter(self.expression, schema), columns)
         else:
             bound = BoundFilter(self.expression, self.node, tuple(sorted(self.node.columns())))
         _check(bound.expression, schema)
         return bound
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf(Filter):
+    """Filters that must all hold."""
+
+    filters: tuple[Filter, ...] = ()
+
+    def bind(self, schema: pa.Schema) -> BoundFilter:
+        parts = [filter_.bind(schema) for filter_ in self.filters]
+        columns = [part.columns for part in parts if part.columns is not None]
+        names = tuple(dict.fromkeys(chain.from_iterable(columns))) if len(columns) == len(parts) else None
+        expression = reduce(operator.and_, (part.expression for part in parts))
+        return BoundFilter(expression, And(tuple(part.node for part in parts)), names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +104,21 @@ class BoundFilter:
         return matches
 
 
-def parse_filter(value: pc.Expression | Filter | Sequence[Any] | None) -> Filter | None:
-    """Parse an expression, or a list of (column, operator, value). Raises `InvalidOptionError` for anything else."""
+def parse_filter(value: Any) -> Filter | None:
+    """Parse an expression or predicates; None for an empty list. Raises `InvalidOptionError` for anything else.
+
+    `where.parse_condition` takes SQL text too.
+    """
     if value is None or isinstance(value, Filter):
         return value
     if isinstance(value, pc.Expression):
         return Filter(value)
     if isinstance(value, str | Mapping) or not isinstance(value, Iterable) or not getattr(value, "ndim", 1):
         _refuse(value)
-    predicates = tuple(_parse_term(item) for item in value)
-    return Filter(None, predicates) if predicates else None
+    items = list(value)
+    groups = items if items and all(isinstance(item, list) and item for item in items) else [items]
+    parsed = tuple(tuple(_parse_term(item) for item in group) for group in groups)
+    return Filter(None, parsed) if items else None
 
 
 def find_field(schema: pa.Schema, name: str) -> pa.Field:
@@ -122,10 +143,23 @@ def _parse_term(item: Any) -> Predicate:
 
 def _refuse(item: Any) -> NoReturn:
     raise InvalidOptionError(
-        f"filter {quote(item)}: expected a list of (column, operator, value) with an operator of "
-        f"{', '.join(_OPERATORS)}, "
-        "or a pyarrow.compute expression"
+        f"filter {quote(item)}: expected SQL text, a pyarrow.compute expression, a list of (column, operator, value) "
+        f"that must all hold, or a list of such lists of which one must; operators are {', '.join(_OPERATORS)}"
     )
+
+
+def _bind_groups(groups: Sequence[Sequence[Predicate]], schema: pa.Schema) -> BoundFilter:
+    columns: list[str] = []
+    expressions: list[pc.Expression] = []
+    nodes: list[Node] = []
+    for group in groups:
+        fields = [find_field(schema, name) for name, _, _ in group]
+        terms = [_bind(field, op, value) for field, (_, op, value) in zip(fields, group, strict=True)]
+        columns += (field.name for field in fields)
+        expressions.append(reduce(operator.and_, (expression for expression, _ in terms)))
+        nodes.append(And(tuple(node for _, node in terms)))
+    node = nodes[0] if len(nodes) == 1 else Or(tuple(nodes))
+    return BoundFilter(reduce(operator.or_, expressions), node, tuple(dict.fromkeys(columns)))
 
 
 def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node]:
@@ -141,6 +175,9 @@ def _bind(field: pa.Field, name: str, operand: Any) -> tuple[pc.Expression, Node
             return column.is_valid(), Not(IsNull(field.name))
         case "in":
             return _bind_members(field, value)
+        case "not in":
+            members, node = _bind_members(field, value)
+            return ~members & column.is_valid(), Not(node)
     _require_single(field.name, name, value)
     if (number := _exact(value, kind)) is not None:
         return _bind_number(field, name, number)
@@ -336,6 +373,19 @@ def _is_float32(value: float) -> bool:
         return bool(math.isnan(value) or float(np.float32(value)) == value)
 
 
+def _find_columns(expression: pc.Expression, schema: pa.Schema) -> tuple[str, ...] | None:
+    """Return columns that include all that an expression references; None if its text does not tell."""
+    text = str(expression)
+    names = tuple(name for name in schema.names if name in text)
+    if "FieldPath" in text:  # by place
+        return None
+    try:
+        _check(expression, pa.schema([schema.field(name) for name in names]))
+    except (InvalidOptionError, SchemaMismatchError):
+        return None
+    return names
+
+
 def _check(expression: pc.Expression, schema: pa.Schema) -> None:
     """Evaluate the expression over no rows, so that an invalid expression is rejected before anything is read."""
     import pyarrow.dataset as ds  # imports pandas if installed
@@ -370,7 +420,7 @@ class Projection:
         columns' types do not support.
         """
         names = schema.names if columns is None else _names(schema.arrow, columns)
-        bound = filter_.bound(schema.arrow) if filter_ is not None else None
+        bound = filter_.bind(schema.arrow) if filter_ is not None else None
         out = pa.schema([schema.arrow.field(n) for n in names])
         needed = bound.columns if bound is not None else ()
         if columns is None or needed is None:
@@ -394,7 +444,7 @@ def filter_and_project(rows: pa.Table, columns: Sequence[str] | None, filter_: F
     """Filter rows of any schema and return the requested columns. Raises the errors of `Projection.of`."""
     names = None if columns is None else _names(rows.schema, columns)
     if filter_ is not None:
-        rows = select_matching_rows(rows, filter_.bound(rows.schema).expression)
+        rows = select_matching_rows(rows, filter_.bind(rows.schema).expression)
     return rows if names is None else rows.select(list(names))
 
 

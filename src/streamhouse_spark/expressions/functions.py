@@ -1,4 +1,4 @@
-"""Functions and comparisons over Arrow columns with Spark's types and results. Pure.
+"""Functions and comparisons over Arrow columns with Spark's types and results.
 
 Results equal Spark's in ANSI mode: null if an operand is null, an error if a number overflows. The year, day, hour and
 string of a TIMESTAMP are in UTC, on every machine and in every session. Calendar fields are computed here, because
@@ -58,7 +58,7 @@ _INT_DIGITS: Final[Mapping[int, int]] = {8: 3, 16: 5, 32: 10, 64: 20}
 """Bits of an integer type → digits of Spark's decimal type for it."""
 _DATE_DAYS: Final = (-719162, 2932896)
 _TIMESTAMP_MICROS: Final = tuple(day * 86_400_000_000 for day in (_DATE_DAYS[0], _DATE_DAYS[1] + 1))
-Chosen = tuple[str, pa.DataType, Sequence[int], Any]
+ResolvedFunction = tuple[str, pa.DataType, Sequence[int], Any]
 """Resolved function: operator, result type, positions of its operands, and further argument."""
 
 
@@ -98,17 +98,17 @@ _BEGINNINGS: Final[Mapping[str, Callable[[Ints], Ints]]] = {
 }
 
 
-def field_of(values: Any, name: str) -> Any:
+def extract_field(values: Any, name: str) -> Any:
     """Return a field of each date or timestamp."""
-    return _each(values, pa.int32(), lambda ticks, is_date: FIELDS[name](_days(ticks, is_date=is_date)))
+    return _map_ticks(values, pa.int32(), lambda ticks, is_date: FIELDS[name](_days(ticks, is_date=is_date)))
 
 
-def day_of(values: Any) -> Any:
+def extract_date(values: Any) -> Any:
     """Return the date of each timestamp."""
-    return _each(values, pa.date32(), lambda ticks, is_date: _days(ticks, is_date=is_date))
+    return _map_ticks(values, pa.date32(), lambda ticks, is_date: _days(ticks, is_date=is_date))
 
 
-def beginning_of(values: Any, unit: str) -> Any:
+def truncate_time(values: Any, unit: str) -> Any:
     """Truncate each date or timestamp to the unit. Raises ``pa.ArrowInvalid`` for a result below the type's range."""
 
     def begin(ticks: Ints, is_date: bool) -> Ints:  # noqa: FBT001
@@ -122,17 +122,17 @@ def beginning_of(values: Any, unit: str) -> Any:
             raise pa.ArrowInvalid(f"the beginning of the {unit} is before the first {values.type}")
         return rounded
 
-    return _each(values, values.type, begin)
+    return _map_ticks(values, values.type, begin)
 
 
 def _days(ticks: Ints, *, is_date: bool) -> Ints:
     return ticks if is_date else ticks // _DAY_MICROS
 
 
-def _each(values: Any, kind: pa.DataType, function: Callable[[Ints, bool], Ints]) -> Any:
+def _map_ticks(values: Any, kind: pa.DataType, function: Callable[[Ints, bool], Ints]) -> Any:
     """Apply a function to dates or timestamps as integers. Nulls remain null."""
     if isinstance(values, pa.ChunkedArray):
-        return pa.chunked_array([_each(chunk, kind, function) for chunk in values.chunks], kind)
+        return pa.chunked_array([_map_ticks(chunk, kind, function) for chunk in values.chunks], kind)
     is_date = pa.types.is_date32(values.type)
     ticks = pc.fill_null(to_ticks(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
     mask = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
@@ -151,7 +151,7 @@ class UnsuitableError(Exception):
     """A function does not support operands of these types. The text names the supported operands."""
 
 
-def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
+def resolve_function(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> ResolvedFunction:
     """Resolve a function by name and operand types. ``constants`` are the values of constant operands, else None.
 
     Raises `UnsuitableError`.
@@ -173,13 +173,13 @@ def function_of(name: str, types: Sequence[pa.DataType], constants: Sequence[Any
         return _truncation(name, types, constants)
     _require(len(types) == 1, "expected one value")
     if name in ("date", "to_date"):
-        return cast_function(types[0], pa.date32()), pa.date32(), [0], None
+        return resolve_cast(types[0], pa.date32()), pa.date32(), [0], None
     allowed = _DATES if name in FIELDS else _DATES[1:]
     _require(types[0] in allowed, "expected a timestamp" if name in _TIMES else "expected a date or a timestamp")
     return name, pa.int32(), [0], None
 
 
-def cast_function(source: pa.DataType, target: pa.DataType) -> str:
+def resolve_cast(source: pa.DataType, target: pa.DataType) -> str:
     """Return the operator that casts ``source`` to ``target``.
 
     Raises `UnsuitableError` for other casts, whose results may depend on the machine or session.
@@ -259,7 +259,7 @@ def _span(types: Sequence[pa.DataType], constants: Sequence[Any]) -> tuple[int, 
     return first, None if first < 0 <= end else end
 
 
-def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> Chosen:
+def _truncation(name: str, types: Sequence[pa.DataType], constants: Sequence[Any]) -> ResolvedFunction:
     _require(len(types) == 2, "expected a unit in quotes and a value")
     place = 0 if name == "date_trunc" else 1
     unit = _UNITS.get(str(constants[place]).lower()) if types[place] == pa.string() else None
@@ -278,7 +278,7 @@ def _require(holds: Any, why: str) -> None:
         raise UnsuitableError(why)
 
 
-def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
+def evaluate_function(operator: str, kind: pa.DataType, operands: Sequence[Any], argument: Any) -> Any:
     """Evaluate a function. Raises ``pa.ArrowInvalid`` if a number overflows its type."""
     if operator in _ARITHMETIC:
         return _calculate(operator, kind, operands)
@@ -293,11 +293,11 @@ def value_of(operator: str, kind: pa.DataType, operands: Sequence[Any], argument
         case "substring":
             return pc.utf8_slice_codeunits(values, argument[0], argument[1])
         case "floor":
-            return beginning_of(values, argument)
+            return truncate_time(values, argument)
     if operator in _CASTS:
         return _CASTS[operator](values, kind)
     if operator in FIELDS:
-        return field_of(values, operator)
+        return extract_field(values, operator)
     return _TIMES[operator](_to_local_time(values)).cast(kind)
 
 
@@ -361,7 +361,7 @@ _CASTS: Final[Mapping[str, Callable[[Any, pa.DataType], Any]]] = {
     "as same": lambda values, _: values,
     "as cast": lambda values, kind: values.cast(kind),
     "as midnight": lambda values, kind: values.cast(kind),
-    "as day": lambda values, _: day_of(values),
+    "as day": lambda values, _: extract_date(values),
     "as nearest": to_float,
     "as rounded": lambda values, kind: _round(to_decimal256(values), kind),
     "as text": lambda values, _: _time_text(values),

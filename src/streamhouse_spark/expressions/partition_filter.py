@@ -1,4 +1,4 @@
-"""Filters by partition: for DROP PARTITION and for overwrites. Pure functions over Arrow columns."""
+"""Filters by partition: for DROP PARTITION and for overwrites."""
 
 from __future__ import annotations
 

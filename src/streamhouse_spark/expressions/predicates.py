@@ -1,4 +1,4 @@
-"""Predicate trees and data skipping: whether any row may match, decided before a row is read. Pure.
+"""Predicate trees and data skipping: whether any row may match, decided before a row is read.
 
 Filters pushed by Spark and filters of the Python interface are converted to predicate trees. Scan planners compare a
 tree with the bounds of columns in segments, lake files and manifests (`may_match`). `row_masks` applies a tree to rows.

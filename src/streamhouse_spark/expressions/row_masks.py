@@ -1,4 +1,4 @@
-"""Rows of a batch that may satisfy a predicate, as masks. Pure.
+"""Rows of a batch that may satisfy a predicate, as masks.
 
 A mask is a pre-filter before an engine applies the filter itself: it may keep too many rows, never too few. Values
 compare as in Spark: NaN equals itself and is greater than every number, -0.0 equals 0.0, and strings compare by bytes.

@@ -35,13 +35,13 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.functions import (
     FUNCTIONS,
     UnsuitableError,
-    cast_function,
     compare,
+    evaluate_function,
     exact_scalar,
-    function_of,
+    resolve_cast,
+    resolve_function,
     to_decimal256,
     to_float,
-    value_of,
 )
 from streamhouse_spark.schema.ddl import DECIMAL_PRECISION_MAX, parse_type, type_name, unquote_text
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -60,7 +60,7 @@ _WORDS: Final = frozenset(["and", "or", "not", "in", "between", "like", "escape"
 _BOOLEAN: Final = pa.bool_()
 _NULL: Final = pa.null()
 _SUPPORTED: Final = (
-    "supported are columns, numbers and 'texts', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
+    "supported are columns, numbers and 'strings', + - * ||, comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR, NOT, "
     f"CAST(… AS …) and {', '.join(sorted(FUNCTIONS))}"
 )
 
@@ -243,7 +243,7 @@ class _Parser(SqlParser):
     def _factor(self) -> SqlExpression:
         kind, value, at = self.peek()
         if kind == "text":
-            return SqlExpression("constant", pa.string(), (), self._text_literal("a text"))
+            return SqlExpression("constant", pa.string(), (), self._text_literal("a string"))
         self.take()
         if (kind, value) == ("operator", "-"):
             return self._negative(at)
@@ -298,7 +298,7 @@ class _Parser(SqlParser):
             self._refuse("is not a type", begin)
         self._expect(")")
         try:
-            return SqlExpression(cast_function(part.type, target), target, (part,))
+            return SqlExpression(resolve_cast(part.type, target), target, (part,))
         except UnsuitableError as error:
             return self._refuse(f"casts a {_name(part.type)} to {type_name(target)}, {error}", at)
 
@@ -310,7 +310,7 @@ class _Parser(SqlParser):
     def _function_call(self, name: str, arguments: Sequence[SqlExpression], at: int) -> SqlExpression:
         constants = [part.value if part.operator == "constant" else None for part in arguments]
         try:
-            operator, kind, places, value = function_of(name, [part.type for part in arguments], constants)
+            operator, kind, places, value = resolve_function(name, [part.type for part in arguments], constants)
         except UnsuitableError as error:
             types = ", ".join(_name(part.type) for part in arguments)
             return self._refuse(f"has operands ({types}): {error}", at)
@@ -385,7 +385,7 @@ def evaluate(part: SqlExpression, rows: pa.Table | pa.RecordBatch) -> Any:
             return pc.match_like(operands[0], part.value)
     if part.operator in COMPARISONS.values():
         return _compare(part, *operands)
-    return value_of(part.operator, part.type, operands, part.value)
+    return evaluate_function(part.operator, part.type, operands, part.value)
 
 
 def _evaluate_chain(part: SqlExpression, rows: pa.Table | pa.RecordBatch) -> Any:

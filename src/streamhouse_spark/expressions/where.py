@@ -18,16 +18,17 @@ import decimal
 import operator
 import re
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Final, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import from_text
 from streamhouse_spark.core.sql_parser import DEPTH_MAX, SqlParser
 from streamhouse_spark.errors import InvalidOptionError, quote
-from streamhouse_spark.expressions.filters import Filter, Predicate, find_field, parse_filter
+from streamhouse_spark.expressions.filters import AllOf, BoundFilter, Filter, Predicate, find_field, parse_filter
 from streamhouse_spark.expressions.sql import COMPARISONS
 
 _TOKEN: Final = re.compile(
@@ -38,31 +39,52 @@ _TOKEN: Final = re.compile(
       | (?P<word>[A-Za-z_][A-Za-z0-9_$]*))""",
     re.VERBOSE,
 )
-_Tree: TypeAlias = "Predicate | pc.Expression | list[Predicate]"
-"""A predicate, an expression, or predicates that must all hold."""
+_Tree: TypeAlias = "pc.Expression | list[list[Predicate]]"
+"""An expression, or lists of predicates of which at least one must hold in full."""
+_COMPLEMENTS: Final = {
+    "=": "!=",
+    "!=": "=",
+    "in": "not in",
+    "not in": "in",
+    "is null": "not null",
+    "not null": "is null",
+}
+"""Operator → the one that is true where it is false, and null where it is null. NaN has none for ``<``."""
 
 
-def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | pc.Expression:
-    """Parse a condition to a filter: a list of predicates that must all hold if possible, else an expression.
+@dataclass(frozen=True, slots=True)
+class _SqlFilter(Filter):
+    """A condition in SQL, whose literals have the types of the columns that it is bound to."""
+
+    text: str = ""
+
+    def bind(self, schema: pa.Schema) -> BoundFilter:
+        parsed = parse_filter(parse_where(self.text, schema))
+        assert parsed is not None
+        return parsed.bind(schema)
+
+
+def parse_where(text: str, schema: pa.Schema) -> list[Predicate] | list[list[Predicate]] | pc.Expression:
+    """Parse a condition to a filter for `parse_filter`: predicates where they can express it, else an expression.
 
     Raises `InvalidOptionError` with the position of unsupported syntax, `SchemaMismatchError` for an unknown column.
     """
     tree = _Parser(text, schema).parse()
-    return [tree] if isinstance(tree, tuple) else tree
+    return tree[0] if isinstance(tree, list) and len(tree) == 1 else tree
 
 
-def combine_filters(values: Sequence[Any], schema: pa.Schema) -> Filter | None:
-    """Combine filters that must all hold: SQL conditions, and arguments of `parse_filter`. None without filters.
+def parse_condition(value: Any) -> Filter | None:
+    """Parse a filter in any form that users give, see `FilterLike`. None for an empty list.
 
-    Raises the errors of `parse_where` and `Filter.bound`.
+    Raises as `parse_filter`, and for SQL text when it is bound.
     """
-    parsed = (parse_filter(parse_where(value, schema) if isinstance(value, str) else value) for value in values)
-    filters = [filter_ for filter_ in parsed if filter_ is not None]
-    if len(filters) < 2:
-        return filters[0] if filters else None
-    if all(filter_.expression is None for filter_ in filters):
-        return Filter(None, tuple(predicate for filter_ in filters for predicate in filter_.predicates))
-    return Filter(reduce(operator.and_, (filter_.bound(schema).expression for filter_ in filters)))
+    return _SqlFilter(None, text=value) if isinstance(value, str) else parse_filter(value)
+
+
+def combine_filters(values: Sequence[Any]) -> Filter | None:
+    """Parse filters that must all hold; None if there is none. Raises as `parse_condition`."""
+    filters = [filter_ for filter_ in map(parse_condition, values) if filter_ is not None]
+    return AllOf(None, filters=tuple(filters)) if len(filters) > 1 else next(iter(filters), None)
 
 
 class _Parser(SqlParser):
@@ -86,49 +108,63 @@ class _Parser(SqlParser):
             self._refuse("AND, OR or the end")
         return tree
 
-    def _condition(self) -> _Tree:
-        parts = self.operands("or", self._conjunction)
-        return parts[0] if len(parts) == 1 else reduce(operator.or_, map(self._expression, parts))
+    def _condition(self, *, is_negated: bool = False) -> _Tree:
+        parts = self.operands("or", partial(self._conjunction, is_negated=is_negated))
+        return self._all(parts) if is_negated else self._any(parts)
 
-    def _conjunction(self) -> _Tree:
-        parts = self.operands("and", self._negation)
-        if len(parts) == 1:
-            return parts[0]
-        predicates = [part for part in parts if isinstance(part, tuple)]
-        return predicates if len(predicates) == len(parts) else reduce(operator.and_, map(self._expression, parts))
+    def _conjunction(self, *, is_negated: bool) -> _Tree:
+        parts = self.operands("and", partial(self._negation, is_negated=is_negated))
+        return self._any(parts) if is_negated else self._all(parts)
+
+    def _any(self, parts: list[_Tree]) -> _Tree:
+        groups = [group for part in parts if isinstance(part, list) for group in part]
+        return groups if self._are_predicates(parts) else reduce(operator.or_, map(self._expression, parts))
+
+    def _all(self, parts: list[_Tree]) -> _Tree:
+        groups = [group for part in parts if isinstance(part, list) for group in part]
+        if self._are_predicates(parts) and len(groups) == len(parts):
+            return [[predicate for group in groups for predicate in group]]
+        return parts[0] if len(parts) == 1 else reduce(operator.and_, map(self._expression, parts))
+
+    def _are_predicates(self, parts: list[_Tree]) -> bool:
+        return all(isinstance(part, list) for part in parts)
 
     def _expression(self, tree: _Tree) -> pc.Expression:
         if isinstance(tree, pc.Expression):
             return tree
-        return Filter(None, tuple(tree) if isinstance(tree, list) else (tree,)).bound(self._schema).expression
+        return Filter(None, tuple(map(tuple, tree))).bind(self._schema).expression
 
-    def _negation(self) -> _Tree:
+    def _negation(self, *, is_negated: bool) -> _Tree:
+        """Parse a test. A negation is moved to the tests inside it, so that null stays null."""
         with self.deeper(lambda: self._refuse(f"at most {DEPTH_MAX} levels of parentheses and NOT")):
             if self.accept_word("not"):
-                return ~self._expression(self._negation())
+                return self._negation(is_negated=not is_negated)
             if self.accept("("):
-                tree = self._condition()
+                tree = self._condition(is_negated=is_negated)
                 if not self.accept(")"):
                     self._refuse("a closing parenthesis")
                 return tree
-            return self._test()
+            column, name, value = self._test()
+            if is_negated and name not in _COMPLEMENTS:
+                return ~self._expression([[(column, name, value)]])
+            return [[(column, _COMPLEMENTS[name] if is_negated else name, value)]]
 
-    def _test(self) -> _Tree:
+    def _test(self) -> Predicate:
         column = self._column()
         if self.accept_word("is"):
             is_negated = self.accept_word("not")
             if not self.accept_word("null"):
                 self._refuse("NULL")
-            return (column.name, "not null" if is_negated else "is null", None)
+            return column.name, "not null" if is_negated else "is null", None
         if self.accept_word("not"):
             if not self.accept_word("in"):
                 self._refuse("IN")
-            return ~self._expression((column.name, "in", self._literals(column)))
+            return column.name, "not in", self._literals(column)
         if self.accept_word("in"):
-            return (column.name, "in", self._literals(column))
+            return column.name, "in", self._literals(column)
         if not self.is_next(*COMPARISONS):
             self._refuse("=, !=, <, <=, >, >=, IN or IS NULL")
-        return (column.name, COMPARISONS[self.take()[1]], self._literal(column))
+        return column.name, COMPARISONS[self.take()[1]], self._literal(column)
 
     def _column(self) -> pa.Field:
         kind, name, _ = self.peek()
@@ -152,11 +188,11 @@ class _Parser(SqlParser):
         if kind == "text":
             value = value.replace("''", "'")
         elif not (kind == "number" or (kind == "word" and value.lower() in ("true", "false"))):
-            self._refuse("a number, a text in 'single quotes', TRUE or FALSE")
+            self._refuse("a number, a string in 'single quotes', TRUE or FALSE")
         if kind == "text" and pa.types.is_floating(column.type):
             self._refuse(f"a number, because column {column.name} has type {column.type},")
         if kind != "text" and (pa.types.is_string(column.type) or pa.types.is_temporal(column.type)):
-            self._refuse(f"a text in 'single quotes', because column {column.name} has type {column.type},")
+            self._refuse(f"a string in 'single quotes', because column {column.name} has type {column.type},")
         converted = self._convert_literal(value, column)
         self.take()
         return converted

@@ -1,8 +1,8 @@
-"""Merges a changelog range by key. Pure.
+"""Merges a changelog range by key.
 
-A union read overlays the result on older rows: the rows of a bucket at the end of the range are its rows at the start
+A union read combines the result with older rows: the rows of a bucket at the end of the range are its rows at the start
 whose keys are not in the range, and `MergedChangelog.rows`. Memory is bounded by the range, not by the bucket. A lake
-whose readers merge by key gets `LatestChanges`, with deletions, instead.
+whose readers merge by key gets `LatestChanges`, which include deletions.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class LatestChanges:
-    """One row per key, in key order."""
+    """The last change of each key, in key order."""
 
     rows: pa.Table
-    """Rows without the change column; a deletion has the deleted row."""
+    """The rows without the change column. The row of a deletion is the deleted row."""
     deleted: Bools
     places: Places
     """Index of each change in the range."""
 
     @classmethod
     def of(cls, changes: Iterable[pa.RecordBatch], schema: pa.Schema, key_indexes: Sequence[int]) -> LatestChanges:
-        """Take the changes in log order: the change column first, then the columns of ``schema``.
+        """Merge changes in log order: the change column first, then the columns of ``schema``.
 
-        ``key_indexes`` are the indexes of the primary key columns in the schema. Memory is bounded by the range.
+        ``key_indexes`` are the indexes of the primary key columns in the schema.
         """
         batches = list(changes)
         if not batches:
@@ -52,10 +52,10 @@ class LatestChanges:
 
 
 def find_last_per_key(kinds: npt.NDArray[np.int8], key: Sequence[pa.ChunkedArray]) -> tuple[pa.Array, Places, Places]:
-    """Find the last change of each key; before-images of updates are ignored.
+    """Find the last change of each key, without before-images of updates.
 
-    Returns the keys of the other changes, the index among these of one change per key, ascending by key, and the
-    indexes of the last changes.
+    Returns the keys of all changes but before-images, the index in them of one change per key, in key order, and the
+    index of each key's last change in ``kinds``.
     """
     is_after = pa.array(kinds != np.int8(ChangeType.UPDATE_BEFORE))
     keys = encode_keys([combine_chunks(column.filter(is_after)) for column in key])
@@ -85,8 +85,8 @@ class MergedChangelog:
     ) -> MergedChangelog:
         """Merge changes in log order: the change column first, then the columns of ``schema``.
 
-        ``key_indexes`` are the indexes of the primary key columns in the schema. The rows are in the order of their
-        last changes, which is cheapest; with ``sort`` they are in key order.
+        ``key_indexes`` are the indexes of the primary key columns in the schema. With ``sort`` the rows are in key
+        order, otherwise in the order of their last changes, which is cheaper.
         """
         batches = list(changes)
         if not batches:
@@ -101,10 +101,10 @@ class MergedChangelog:
 
 
 class KeySet:
-    """A set of keys of `streamhouse_spark.keys.key_codec`, for membership tests."""
+    """A set of keys of `keys.key_codec`, for membership tests."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """``keys`` must be ascending."""
+        """Create a set of ascending keys."""
         self._keys = keys
         self._numbers = as_numbers(keys)
 
@@ -121,9 +121,7 @@ class KeySet:
         return place < len(self._keys) and self._keys[place].as_py()[: len(high)] <= high
 
     def _near(self, keys: pa.BinaryArray) -> tuple[int, pa.BinaryArray]:
-        """Return the index of the first and the set's keys between the least and the greatest of ``keys``, so that few
-        are hashed.
-        """
+        """Return the set's keys between the least and the greatest of ``keys``, and the index of the first of them."""
         bounds = pc.min_max(keys).as_py()
         first, length = _count_span(self._keys, bounds["min"], bounds["max"])
         return first, self._keys.slice(first, length)
@@ -139,14 +137,14 @@ class KeySet:
         return _is_member(numbers, self._numbers)
 
     def holds_keys_of(self, columns: Sequence[pa.Array]) -> Bools:
-        """Return the same as `holds` for the keys of these columns, which have no nulls."""
+        """Return whether the key of each row is in the set. The columns have no nulls."""
         numbers = None if self._numbers is None else key_numbers(columns)
         if self._numbers is None or numbers is None:
             return self.holds(encode_keys(columns))
         return _is_member(numbers, self._numbers)
 
     def find(self, columns: Sequence[pa.Array]) -> tuple[Bools, npt.NDArray[np.int64]]:
-        """Return the same as `holds_keys_of`, and the index in the set of each key that is in it."""
+        """Return the result of `holds_keys_of`, and for each key in the set its index in the set."""
         held = self.holds_keys_of(columns)
         if not held.any():
             return held, np.zeros(0, np.int64)
@@ -160,7 +158,7 @@ class KeySet:
 
 
 def _is_member(numbers: Numbers, members: Numbers) -> Bools:
-    """Return which of ``numbers`` are in the ascending, distinct ``members``."""
+    """Return whether each of ``numbers`` is in the ascending, distinct ``members``."""
     if not len(numbers):
         return np.zeros(0, np.bool_)
     if len(numbers) > len(members) and (numbers[1:] >= numbers[:-1]).all():
@@ -178,12 +176,12 @@ def _mask(places: npt.NDArray[np.int64], length: int) -> pa.BooleanArray:
 
 
 def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
-    """Return which of many ascending numbers are among a few."""
+    """Return whether each of many ascending numbers is one of a few ``members``."""
     members = members[np.searchsorted(members, numbers[0]) : np.searchsorted(members, numbers[-1], side="right")]
     first = np.searchsorted(numbers, members, side="left")
     mask = np.zeros(len(numbers), np.bool_)
     place = first[numbers[first] == members]
-    while len(place):  # one iteration per duplicate key; a lake without other writers has none
+    while len(place):  # one iteration per duplicate key, which only other writers of the lake can cause
         mask[place] = True
         place = place[place + 1 < len(numbers)] + 1
         place = place[numbers[place] == numbers[place - 1]]
@@ -191,7 +189,7 @@ def _mark_numbers(numbers: Numbers, members: Numbers) -> Bools:
 
 
 def _count_span(keys: pa.BinaryArray, low: bytes, high: bytes) -> tuple[int, int]:
-    """Return the index of the first of the ascending keys from ``low`` to ``high``, inclusive, and their number."""
+    """Return the index of the first ascending key from ``low`` to ``high``, inclusive, and the number of such keys."""
     places = range(len(keys))
     first = bisect_left(places, low, key=lambda i: keys[i].as_py())
     return first, bisect_right(places, high, key=lambda i: keys[i].as_py()) - first

@@ -1,11 +1,12 @@
 """Order-preserving encoding of primary keys: the sort keys of KV tablets.
 
-Encoded bytes compare as the values do. Integers, dates, timestamps and decimals are big endian with the sign bit
-flipped. Floats are transformed so that negative ones sort before positive ones and NaN after all. In strings and
-binaries each zero byte is followed by ``FF``, and two zero bytes end the value. No value's bytes are a prefix of
-another's, so the encoding of the first key columns is a prefix of exactly the keys with these values.
+Encoded bytes have the order of the values. Integers, dates, timestamps and decimals are big endian with the sign bit
+flipped. Floats are transformed so that negative values sort before positive values, and NaN sorts last. In strings and
+binaries each zero byte is followed by ``FF``, and two zero bytes end the value. The bytes of a value are never a prefix
+of the bytes of another value. The encoding of the first key columns is therefore a prefix of exactly the keys with
+these values.
 
-As in Spark, -0.0 equals 0.0 and every NaN is the same key. Strings compare by their UTF-8 bytes.
+As in Spark, -0.0 equals 0.0 and all NaNs are equal. Strings compare by their UTF-8 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 KEY_BYTES_MAX: Final = 495
-"""Longer keys are stored as their first `_HEAD_BYTES` and a digest, which no shorter key can equal."""
+"""Longer keys are stored as their first `_HEAD_BYTES` and a digest, and are then longer than all other keys."""
 _HEAD_BYTES = 480
 _DIGEST_BYTES = 16
 
@@ -50,7 +51,7 @@ def encode_keys(columns: Sequence[pa.Array]) -> pa.BinaryArray:
 
 
 def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
-    """Return eight-byte keys as numbers of the same order, which sort and compare faster; None for other keys."""
+    """Return eight-byte keys as numbers in the order of the keys, which compare faster; None for other keys."""
     offsets = np.frombuffer(keys.buffers()[1], np.int32, keys.offset + len(keys) + 1)[keys.offset :]
     if not len(keys) or (np.diff(offsets) != 8).any():
         return None
@@ -59,7 +60,7 @@ def as_numbers(keys: pa.BinaryArray) -> npt.NDArray[np.uint64] | None:
 
 
 def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
-    """Return `as_numbers` of the keys of these columns if that is possible without encoding them, else None."""
+    """Return `as_numbers` of the keys of these columns, if the keys need not be encoded first; otherwise None."""
     if len(columns) != 1:
         return None
     (column,) = columns
@@ -70,7 +71,7 @@ def key_numbers(columns: Sequence[pa.Array]) -> npt.NDArray[np.uint64] | None:
 
 
 def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
-    """Return the keys as stored in LMDB: at most 496 bytes."""
+    """Return the keys in the form that LMDB stores, with at most 496 bytes."""
     encoded: list[bytes] = keys.to_numpy(zero_copy_only=False).tolist()
     if encoded and pc.max(pc.binary_length(keys)).as_py() > KEY_BYTES_MAX:
         encoded = [_shorten_key(key) if len(key) > KEY_BYTES_MAX else key for key in encoded]
@@ -78,7 +79,7 @@ def encode_lmdb_keys(keys: pa.BinaryArray) -> list[bytes]:
 
 
 def encode_lmdb_prefix(prefix: bytes) -> bytes:
-    """Return the prefix of all stored keys that start with ``prefix``. If it is cut, other keys may share it."""
+    """Return a prefix of all stored keys that start with ``prefix``. A shortened prefix may match other keys."""
     return prefix[:_HEAD_BYTES]
 
 
@@ -112,7 +113,7 @@ def _escape_zero_bytes(column: pa.Array) -> pa.BinaryArray:
 
 
 def _fixed_bytes(column: pa.Array) -> npt.NDArray[np.uint8]:
-    """Return the bytes of each value as rows of equal length that sort as the values do."""
+    """Return the bytes of each value as rows of equal length in the order of the values."""
     if pa.types.is_boolean(column.type):
         flags: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
         return flags.view(np.uint8).reshape(-1, 1)

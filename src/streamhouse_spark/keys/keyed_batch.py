@@ -1,4 +1,4 @@
-"""The rows of a batch grouped by key. Pure."""
+"""Groups the rows of a batch by key."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ HEAD_BYTES = 8
 
 
 class KeyPrefixIndex:
-    """Distinct ascending keys, with the bytes of each after the common prefix as a number.
+    """An index of distinct keys by a number: the eight bytes of each key after the prefix that all keys share.
 
-    Keys to test are compared byte by byte only with those of the same number.
+    Tested keys are compared byte by byte only with keys of the same number.
     """
 
     def __init__(self, keys: pa.BinaryArray) -> None:
-        """``keys`` must be ascending, and at least one."""
+        """Create an index of one or more ascending keys."""
         self._keys = keys
         self._common = _common_prefix(keys[0].as_py(), keys[len(keys) - 1].as_py())
         self._heads = _heads(keys, len(self._common))
 
     def contains(self, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
-        """Return which of ``keys``, in any order, are in the set."""
+        """Return whether each of ``keys`` is in the index."""
         heads = _heads(keys, len(self._common))
         lows = np.searchsorted(self._heads, heads, "left")
         mask: npt.NDArray[np.bool_] = self._heads[np.minimum(lows, len(self._heads) - 1)] == heads
@@ -43,7 +43,7 @@ class KeyPrefixIndex:
         return mask
 
     def _places(self, heads: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Return the indexes of the keys with these numbers, which are distinct."""
+        """Return the indexes of the keys with these distinct numbers."""
         lows = np.searchsorted(self._heads, heads, "left")
         counts = np.searchsorted(self._heads, heads, "right") - lows
         firsts = np.cumsum(counts) - counts
@@ -52,13 +52,13 @@ class KeyPrefixIndex:
 
 
 def _common_prefix(first: bytes, last: bytes) -> bytes:
-    """Return the common prefix of the first and the last key, and so of all keys between them."""
+    """Return the prefix that the first and the last key share, and therefore all keys between them."""
     differ = (place for place, (low, high) in enumerate(zip(first, last, strict=False)) if low != high)
     return first[: next(differ, min(len(first), len(last)))]
 
 
 def _heads(keys: pa.BinaryArray, skipped: int) -> npt.NDArray[np.uint64]:
-    """Return eight bytes of each key after the first ``skipped`` ones as a number, padded with zeros, in key order."""
+    """Return eight bytes of each key, after the first ``skipped`` bytes, as a number. Short keys end with zeros."""
     _, offsets_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32, keys.offset + len(keys) + 1)[keys.offset :].astype(np.int64)
     data = np.zeros(1, np.uint8)
@@ -87,7 +87,7 @@ class RowsTooLargeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRows:
-    """The rows of a batch by key, at most one per key, in key order. Columns are null where ``there`` is false."""
+    """One row per key of a batch, in key order. All columns are null if ``exists`` is false."""
 
     columns: tuple[pa.Array, ...]
     exists: Bools
@@ -95,20 +95,20 @@ class KeyedRows:
 
 @dataclass(frozen=True)
 class KeyedBatch:
-    """Upserts and deletes of one batch, grouped by key; rows of a key in the order in which they were written.
+    """The upserts and deletes of one batch, grouped by key. The rows of a key keep their order.
 
-    ``columns`` are all columns of the table, in this order. Rows ``[starts[k], ends[k])`` belong to key k.
+    Rows ``[starts[k], ends[k])`` belong to key k.
     """
 
     keys: pa.BinaryArray
     """The distinct keys, ascending."""
     columns: tuple[arrow_rows.Column, ...]
-    """Arrays; chunked columns in a batch that is larger than a slice, see `pieces`."""
+    """All columns of the table; chunked in a batch that is larger than a slice, see `pieces`."""
     deleted: Bools
-    """Whether each row deletes its key; only the key columns of such rows are used."""
+    """Whether each row deletes its key. Such a row uses only the key columns."""
     starts: Places
     inserted: Bools | None = None
-    """Whether an operation inserts each key, so that no stored row may have it; None if rows may replace others."""
+    """Whether each key is inserted, so that a stored row with the key is an error; None for upserts."""
 
     @classmethod
     def of(
@@ -118,9 +118,9 @@ class KeyedBatch:
         deleted: Bools,
         places: Places | None = None,
     ) -> KeyedBatch:
-        """Group rows by ``keys``, one per row, encoded by `streamhouse_spark.keys.key_codec`.
+        """Group rows by ``keys``: one key per row, encoded by `keys.key_codec`.
 
-        ``places`` are the indexes of the rows in the columns; by default all rows.
+        ``places`` are the indexes of the rows in the columns; the default is all rows.
         """
         order, is_first = sort_by_key(keys)
         starts = np.flatnonzero(is_first)
@@ -133,10 +133,10 @@ class KeyedBatch:
         return len(self.starts)
 
     def pieces(self, old_bytes: Places) -> Iterator[tuple[int, KeyedBatch]]:
-        """Cut the batch into parts of whole keys whose arrays fit into a slice together with the stored rows.
+        """Yield parts of the batch whose arrays fit into a slice together with the stored rows.
 
-        Each part comes with the number of its first key. ``old_bytes`` is the size of the stored row of each key.
-        Raises `RowsTooLargeError` if the rows of a single key are too large for any part.
+        A part has whole keys, and comes with the number of its first key. ``old_bytes`` has the size of each key's
+        stored row. Raises `RowsTooLargeError` if the rows of a single key are too large.
         """
         num_bytes = sum(int(column.nbytes) for column in self.columns) + int(old_bytes.sum())
         if num_bytes <= arrow_rows.SLICE_BYTES_MAX or not len(self):
@@ -161,7 +161,7 @@ class KeyedBatch:
         return KeyedBatch(keys, columns, self.deleted[start:end], starts, inserted)
 
     def has(self, keys: pa.BinaryArray) -> Bools:
-        """Return which of ``keys`` are in the batch. The batch prepares its own keys once."""
+        """Return whether each of ``keys`` is in the batch. The index of the batch is computed once."""
         if not len(self):
             return np.zeros(len(keys), np.bool_)
         mine, other_numbers = self._numbers, as_numbers(keys)
@@ -188,7 +188,7 @@ class KeyedBatch:
 
     @cached_property
     def has_deletion(self) -> Bools:
-        """Whether each key is deleted by the batch, even if a later row writes it again."""
+        """Whether the batch deletes each key, even if a later row writes it again."""
         return np.logical_or.reduceat(self.deleted, self.starts) if len(self) else np.zeros(0, np.bool_)
 
     @cached_property
@@ -206,10 +206,10 @@ class KeyedBatch:
 
 
 def sort_by_key(keys: pa.BinaryArray) -> tuple[Places, Bools]:
-    """Return row indexes in key order, stable for equal keys, and which rows are the first of their key."""
+    """Return row indexes in key order, stable for equal keys, and whether each row is the first of its key."""
     numbers = as_numbers(keys)
     if numbers is not None:
-        order: Places = np.argsort(numbers)  # several times as fast as a stable sort
+        order: Places = np.argsort(numbers)  # several times faster than a stable sort
         ordered = numbers[order]
         differs: Bools = ordered[1:] != ordered[:-1]
         if not differs.all():

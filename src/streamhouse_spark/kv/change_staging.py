@@ -1,8 +1,8 @@
-"""Changes of a bucket: computed from a batch and the stored rows, and staged to be committed at one bucket position.
+"""Computes the changes of a bucket from a batch and the stored rows, and stages them for one position of the bucket.
 
-They become visible when a record names them. The commit compares `StagedChanges.at` with the position of the bucket.
-In a group commit, `WriteOverlay` layers the rows that earlier plans of the record write over the stored rows. They may
-never be stored, so changes computed from them are valid in that record only.
+Changes become visible when a record names them. The commit compares `StagedChanges.at` with the position of the bucket.
+In a group commit, `WriteOverlay` layers the rows of earlier plans of the record over the stored rows. If the record is
+not stored, these rows do not exist. Changes that are computed from them are therefore valid only in that record.
 """
 
 from __future__ import annotations
@@ -42,25 +42,24 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 BucketPosition = tuple[int, int]
-"""Offset range of a bucket: its begin since the last truncation, and its end. Equal ranges of a
-table mean equal rows."""
+"""The first offset of a bucket since the last truncation, and its end. Equal positions of a table mean equal rows."""
 EMPTY_POSITION: Final[BucketPosition] = (0, 0)
-"""The first position of every bucket. A bucket whose begin equals its end is empty, at any offset."""
+"""The first position of every bucket. A bucket is empty if both offsets are equal."""
 
 
 class OverlayMissError(Exception):
-    """An earlier plan of the record has changes that this process does not know: wait until they are stored."""
+    """An earlier plan of the record has changes that are unknown here: retry after the record is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOverlay:
-    """Values by bucket and key after the plans that a record has so far."""
+    """Values by bucket and key after the earlier plans of a record."""
 
     stored: TableState
     """The latest stored state."""
     _ends: dict[int, int] = field(default_factory=dict)
     _values: dict[int, dict[bytes, bytes | None] | None] = field(default_factory=dict)
-    """Bucket → values by key, None for a deleted row; None for a bucket whose values are unknown."""
+    """Bucket → values by key, or None for a bucket whose values are unknown. The value of a deleted row is None."""
 
     def __contains__(self, bucket: int) -> bool:
         return bucket in self._ends
@@ -79,23 +78,21 @@ class WriteOverlay:
     def overlay_values(
         self, bucket: int, end: int, keys: Sequence[bytes], stored_values: list[bytes | None]
     ) -> list[bytes | None]:
-        """Return the values of ``keys`` at the bucket's ``end`` in the record, given their ``stored_values``.
+        """Return the values of ``keys`` at the bucket's ``end`` in the record, based on their ``stored_values``.
 
         Raises `OverlayMissError`.
         """
         changed = self._values.get(bucket, {})
         if changed is None or self._ends.get(bucket, self.stored.buckets[bucket].end) != end:
             raise OverlayMissError
-        return (
-            [changed.get(key, value) for key, value in zip(keys, stored_values, strict=True)]
-            if changed
-            else stored_values
-        )
+        if not changed:
+            return stored_values
+        return [changed.get(key, value) for key, value in zip(keys, stored_values, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """Values of part of a batch, one per key, some of them changed."""
+    """The values of the keys of a part of a batch. Some values are unchanged."""
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
@@ -112,7 +109,8 @@ class _Packed:
 class EncodedRows:
     """Stored key → its new value, None for a deleted key.
 
-    The map is built on first use, mostly after the write returned: for 100,000 values it takes as long as the changes.
+    The map is built on first use, usually after the write returned. For 100,000 values this takes as long as computing
+    the changes.
     """
 
     def __init__(self, parts: Sequence[_Packed]) -> None:
@@ -129,15 +127,15 @@ class EncodedRows:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The net changes of a batch in one bucket: at most one per key, in key order.
+    """The net changes of a batch in one bucket, in key order. A key has at most one change, an unchanged row has none.
 
-    An ``update_before`` directly precedes its ``update_after``. An unchanged row has no change.
+    An ``update_before`` directly precedes its ``update_after``.
     """
 
     types: npt.NDArray[np.int8]
     """A `ChangeType` for each row of the changelog."""
     columns: tuple[arrow_rows.Column, ...]
-    """All columns of the table; chunked if they are larger than a slice."""
+    """All columns of the table; chunked if they are large."""
     values: EncodedRows | None
     """The values for the tablet; None for a blind write."""
 
@@ -146,10 +144,9 @@ class Changes:
 
 
 def make_blind_changes(batch: KeyedBatch) -> Changes:
-    """Return changes that write the last row of each key of ``batch``, which has no deletions, without reading stored
-    rows.
+    """Return an ``update_after`` for the last row of each key of a batch without deletions.
 
-    Each is an ``update_after``, whether or not the key is new or the row differs.
+    Stored rows are not read, so this includes new keys and unchanged rows.
     """
     last = batch.ends - 1
     is_each = len(last) == len(batch.deleted)
@@ -168,7 +165,7 @@ def compute_changes(
     """Compute the changes that ``batch`` makes to the stored values of its keys, piece by piece.
 
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
-    `RowsTooLargeError` if the rows of one key are too large, or become so.
+    `RowsTooLargeError` if the rows of one key, or their merged row, are too large.
     """
     lengths = arrow_rows.value_lengths(old_values)
     parts_changes = []
@@ -210,7 +207,7 @@ def _compute_piece(
 def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
     """Raise `RowsTooLargeError` for a merged row that is too large.
 
-    A partial update or an aggregation may produce a larger row than those that came in.
+    A partial update or an aggregation may produce a larger row than its input rows.
     """
     if sum(column.nbytes for column in new.columns) > arrow_rows.ROW_BYTES_MAX:
         sizes = sum((arrow_rows.estimate_row_bytes(c) for c in new.columns), start=np.zeros(len(batch), np.int64))
@@ -221,7 +218,7 @@ def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
 def _order_changes(
     keys: npt.NDArray[np.int64], old: KeyedRows, new: KeyedRows, *, before_images: bool
 ) -> tuple[npt.NDArray[np.int8], pa.Array]:
-    """Return the type of each row of the changelog, and its index in the old rows followed by the new ones."""
+    """Return the type of each row of the changelog, and its index in the old rows followed by the new rows."""
     was, stays = old.exists[keys], new.exists[keys]
     first = np.where(was, np.where(stays, ChangeType.UPDATE_BEFORE, ChangeType.DELETE), ChangeType.INSERT)
     second = np.full(len(keys), ChangeType.UPDATE_AFTER)
@@ -234,25 +231,26 @@ def _order_changes(
 
 
 class StaleStateError(Exception):
-    """Another process applied changes newer than the planned state: refresh the state and retry."""
+    """Another process applied changes that are later than the planned state: refresh the state and retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedChanges:
-    """Staged changes of a bucket, with their segment if there are any."""
+    """Staged changes of a bucket."""
 
     at: BucketPosition
     """Position of the bucket at which the changes are valid."""
     segment: StagedSegment | None
+    """None if there are no changes."""
     values: EncodedRows | None
     """The changes as tablet values; None if another process computed them, or the stored rows were not read."""
     staged_ms: int
     """Store time when staging began."""
     is_blind: bool = False
-    """Whether they are valid at every position, because the stored rows were not read."""
+    """Whether the changes are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Return whether a record at this time may name their segment, see `log.staging.is_retained`."""
+        """Return whether a record at this time may name the segment, see `log.staging.is_retained`."""
         return self.segment is None or is_retained(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -265,7 +263,7 @@ class StagedChanges:
 class PreparedChanges:
     """Changes of a bucket that another process staged for the committing process, which validates them.
 
-    They are the net changes of all rows that the write has for the bucket, by this schema and these properties.
+    They are the net changes of all rows of the write in the bucket, computed with this schema and these properties.
     """
 
     bucket: int
@@ -276,16 +274,16 @@ class PreparedChanges:
     staged_ms: int
     """Store time when staging began."""
     is_blind: bool = False
-    """As in `StagedChanges`."""
+    """See `StagedChanges`."""
 
     def matches_schema(self, schema_id: int, properties: KeyedProperties) -> bool:
-        """Return whether a commit by this schema and these properties computes the same changes from the same rows."""
+        """Return whether the changes were computed with this schema and these properties."""
         return (self.schema_id, self.properties) == (schema_id, properties)
 
     def is_valid_at(self, state: TableState, at: BucketPosition, time_ms: int) -> bool:
         """Return whether a record at ``time_ms`` may add the changes at the bucket position ``at``.
 
-        False if the bucket's rows differ from those that were read, or cleaning may have deleted the file.
+        False if the bucket's rows differ from the rows that were read, or maintenance may have deleted the file.
         """
         has_rows, had_rows = at[0] < at[1], self.at[0] < self.at[1]
         if (has_rows or had_rows) and at != self.at and not self.is_blind:
@@ -298,7 +296,7 @@ class PreparedChanges:
 
 @dataclass(frozen=True, slots=True)
 class ChangeStager:
-    """Computes and stages the changes of batches to one primary-key table, by one of its schemas."""
+    """Computes and stages the changes of batches to one primary-key table, with one of its schemas."""
 
     storage: Storage
     world: World
@@ -309,11 +307,11 @@ class ChangeStager:
     """Returns this host's tablet of a bucket."""
     before_images: bool = True
     checks: tuple[Check, ...] = ()
-    """Constraints on the rows as they will be stored: merged, with defaults."""
+    """Constraints on the merged rows with defaults."""
 
     @property
     def reads_whole_buckets(self) -> bool:
-        """Whether the changes of a bucket depend on all its rows, not only on those of the batch's keys."""
+        """Whether the changes of a bucket depend on all its rows, not only on the rows with the batch's keys."""
         return False
 
     def stage(
@@ -323,12 +321,11 @@ class ChangeStager:
         state: TableState,
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
-        """Stage the changes that ``batches`` make to their buckets at ``places``. An empty position means an empty
-        bucket.
+        """Stage the changes that ``batches`` make to their buckets at the positions ``places``.
 
-        A ``state`` with attempts that are not stored yet needs their ``overlay``. The changes are durable when this
-        returns, or small enough for the record. Raises `ConstraintViolatedError`, `OverlayMissError`, and
-        `StaleStateError`, `OffsetsTrimmedError` or `StorageError` if rows cannot be read or changes cannot be stored.
+        If ``state`` includes attempts that are not stored yet, ``overlay`` has their changes. The changes are durable
+        when this returns, or small enough for the record. Raises `ConstraintViolatedError` and `OverlayMissError`.
+        Raises `StaleStateError`, `OffsetsTrimmedError` or `StorageError` if rows cannot be read or stored.
         """
         staged_ms = self.storage.now_ms()
         changes = {
@@ -367,9 +364,9 @@ class ChangeStager:
             return compute_changes(batch, self.engine, self.layout.values, values, before_images=self.before_images)
         except RowsTooLargeError as error:
             raise SchemaMismatchError(
-                f"table {state.name}: {error.num_bytes} bytes of one primary key in bucket {bucket}, over the rows of "
-                f"the batch and the row that is there, are too many (a row may have {ROW_BYTES_MAX}); nothing was "
-                "written: store large values in parts, or write rows of one key in several batches"
+                f"table {state.name}: the rows of one primary key in bucket {bucket}, in the batch and the table, have "
+                f"{error.num_bytes} bytes, expected at most {ROW_BYTES_MAX}; nothing was written, store large values "
+                "in parts, or write rows of one key in several batches"
             ) from None
 
     def _require_checked(self, changes: Changes, table: str) -> None:
@@ -379,9 +376,9 @@ class ChangeStager:
         require_constraints(self.checks, rows.filter(pa.array(stays)), table)
 
     def _is_blind_write(self, batch: KeyedBatch) -> bool:
-        """Return whether the changes of a batch need no stored row: it upserts whole rows without before images.
+        """Return whether a batch only upserts whole rows without before-images, so that it needs no stored row.
 
-        A deletion needs the stored row, because its change contains it and an absent row has no change.
+        A deletion needs the stored row: its change contains the row, and an absent row has no change.
         """
         is_of_upserts = batch.inserted is None and not batch.deleted.any()
         is_blind = is_of_upserts and self.engine.replaces and not self.before_images
@@ -400,9 +397,9 @@ class ChangeStager:
         of_key = {names[place]: to_python(batch.columns[place][row]) for place in self.layout.key_indexes}
         key = ", ".join(f"{name} = {value!r}" for name, value in of_key.items())
         raise SchemaMismatchError(
-            f"table {state.name}: the MERGE inserts a row under a primary key that a row has ({key}), because its ON "
-            "matches by something else; nothing was written: match by the primary key, or set the property "
-            f"{INSERT_EXISTING} to upsert, so that the new row takes the place of the other"
+            f"table {state.name}: the MERGE inserts a row with an existing primary key ({key}), because its ON clause "
+            "does not match by the primary key; nothing was written, match by the primary key, or set the property "
+            f"{INSERT_EXISTING} to upsert, so that the new row replaces the existing row"
         )
 
     def _read_values(self, bucket: int, keys: list[bytes], state: TableState) -> list[bytes | None]:
@@ -416,7 +413,7 @@ class ChangeStager:
         return lookup.values
 
     def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
-        """Write the changes as segments. Small ones travel in the record; the others are written in parallel."""
+        """Write the changes as segments. Small segments are inline in the record; large segments are written now."""
         schema = state.written_schema(self.layout.schema_id).arrow
         segments: dict[int, StagedSegment] = {}
         large: list[tuple[int, pa.Table]] = []

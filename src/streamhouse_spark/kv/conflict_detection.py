@@ -1,17 +1,17 @@
 """Conflict detection for operations that read the table (UPDATE, DELETE, MERGE), by key.
 
-Such an operation decides about each key by the key's row in the state that it read (`ReadVersion`). Its changes are
-valid unchanged after all records committed since, unless
+The result of such an operation for a key depends on the row of the key in the state that it read (`ReadVersion`). Its
+changes are valid after all later records, with these exceptions:
 
-* a key that it **writes** changed: it would overwrite a row that it never saw, or insert a duplicate;
-* **another such operation** changed a row that it may have read, before or after the change. Each would have missed the
-  other's effect, so no serial order explains both. Such changes are marked in their segments (`Segment.rewrites`).
-  Plain upserts never conflict this way, because their result does not depend on rows of other keys;
-* the table was truncated or replaced.
+* A key that it **writes** changed. The operation would overwrite a row that it never read, or insert a duplicate.
+* **Another such operation** changed a row that it may have read, before or after the change. Neither operation would
+  have read the other's result, so no serial order explains both. These changes are marked in their segments
+  (`Segment.rewrites`). Plain upserts never conflict in this way, because they do not depend on rows of other keys.
+* The table was truncated or replaced.
 
-This is Delta Lake's WriteSerializable isolation level, with keys in place of files. An operation that reads the table
-more than once, such as a subquery on the written table, also decides by other rows: with `ReadVersion.is_strict` every
-change of a row is a conflict.
+This is Delta Lake's WriteSerializable isolation level for keys instead of files. The result of an operation that reads
+the table more than once, for example in a subquery, also depends on other rows. With `ReadVersion.is_strict` every
+change of a row is therefore a conflict.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _SHOWN_CHARS_MAX: Final = 200
 
 @dataclass(slots=True)
 class ConflictChecker:
-    """One operation's check of concurrent commits. Each change is examined once, across all attempts."""
+    """Checks the concurrent commits of one operation. It examines each change once, across all attempts."""
 
     read: ReadVersion
     storage: Storage
     layout: KeyedLayout
     """The schema of the operation's keys."""
     _checked_ends: dict[int, int] = field(default_factory=dict)
-    """Bucket → end of the offsets that were already checked."""
+    """Bucket → end of the checked offsets."""
     _num_changes: int = 0
 
     def check(self, state: TableState, batches: Mapping[int, KeyedBatch]) -> None:
         """Raise `CommitConflictError` if the operation, which writes ``batches``, conflicts with ``state``.
 
-        Reads the keys of new changes in the written buckets, and the rows that other operations changed, if there are
-        any. Uses a batch only if its bucket moved.
+        Reads the keys of new changes in the written buckets, and the rows that other operations changed. Uses a batch
+        only if its bucket has new changes.
         """
         self.read.require_same_table(state)
         if self.read.is_strict:
@@ -69,7 +69,7 @@ class ConflictChecker:
             try:
                 split = plan_range(state, bucket, new)
             except OffsetsTrimmedError:
-                reason = f"the log no longer tells what changed in bucket {bucket} from offset {new.start} on"
+                reason = f"the changes of bucket {bucket} from offset {new.start} have expired"
                 raise changed_since_read_error(state, reason) from None
             if bucket in batches:
                 self._require_unwritten(state, split, batches[bucket], records)
@@ -77,9 +77,9 @@ class ConflictChecker:
             self._checked_ends[bucket] = new.end
 
     def is_unchanged(self, bucket: int, staged_at: tuple[int, int], at: tuple[int, int]) -> bool:
-        """Return whether changes staged at the position ``staged_at`` are still right at the checked position ``at``.
+        """Return whether changes staged at the position ``staged_at`` are valid at the checked position ``at``.
 
-        They are, because no record since the read changed a row of the operation's keys.
+        No record after the read changed a row of the operation's keys. So they are, unless the table was truncated.
         """
         return staged_at[0] == at[0] and self.read.buckets[bucket][1] <= staged_at[1] <= at[1]
 
@@ -95,7 +95,7 @@ class ConflictChecker:
                 place = int(np.argmax(hits))
                 raise changed_since_read_error(
                     state,
-                    f"{self._describe_row(changes, place)}, which it writes, was changed at "
+                    f"{self._describe_row(changes, place)}, which the statement writes, was changed at "
                     f"{_describe_position(changes, place)}",
                 )
 
@@ -104,7 +104,7 @@ class ConflictChecker:
         rewritten = replace(split, segments=tuple(s for s in split.segments if s.rewrites))
         for changes in self._read_rows(state, rewritten, records, only_keys=self.read.scope is None):
             if self.read.scope is None or self.read.scope(state, changes.batch):
-                row = f"{self._describe_row(changes, 0)}, which it may have read,"
+                row = f"{self._describe_row(changes, 0)}, which the statement may have read,"
                 raise changed_since_read_error(
                     state, f"{row} was changed by another such statement at {_describe_position(changes, 0)}"
                 )
@@ -128,6 +128,6 @@ class ConflictChecker:
 
 
 def _describe_position(changes: LogBatch, place: int) -> str:
-    """Describe the position of a change. Compacted segments no longer have the commits of their rows."""
+    """Describe the position of a change, without the commit if the segment is compacted."""
     offset = f"offset {changes.base_offset + place} of bucket {changes.bucket}"
     return offset if len(changes.segment.time_runs[1]) > 1 else f"{offset} (commit {changes.segment.commit})"

@@ -1,11 +1,11 @@
-"""Key-value snapshots on shared storage: new hosts start from them, and the log can be trimmed up to them.
+"""KV snapshots on shared storage: new hosts start from them, and the log can be trimmed up to them.
 
-A snapshot of a bucket is its rows at one offset, as segments in key order. **Commit point:** the record that names the
-snapshots of all buckets of one call; before it they are orphan files.
+A snapshot has the rows of a bucket at one offset, as segments in key order. **Commit point:** the record that names the
+snapshots of all buckets of a call. Before it, their files are orphans.
 
-The rows of an adopted lake table become a snapshot, too. It follows one change, the insert of the first row, which is
-trimmed at once. So a bucket with rows looks like any bucket with a trimmed log: tablets and streams start from the
-snapshot, and the bucket can be truncated.
+The rows of an adopted lake table also become a snapshot. The snapshot follows one change, the insert of the first row,
+and the same record trims this change. The bucket is then like any bucket with a trimmed log: tablets and streams start
+from the snapshot, and the bucket can be truncated.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from streamhouse_spark.schema.partitioning import AutoPartition
 from streamhouse_spark.storage.base import Storage
 
 CHANGES_MIN: Final = 1 << 20
-"""A new snapshot is due after this many changes, and at least as many as the last snapshot has rows."""
+"""A new snapshot is due after this many changes, or as many as the last snapshot has rows if these are more."""
 SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
@@ -48,7 +48,7 @@ TRIES_MAX: Final = 3
 def due_buckets(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
-    """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log. Pure."""
+    """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log."""
     snapshot_offsets = {bucket: s.offset for bucket, s in state.snapshots.items()}
     # Offsets up to which the log could be trimmed if every bucket had a snapshot at its end.
     newest = {b: KvSnapshot(b, state.first_offset(b), log.end, ()) for b, log in state.buckets.items()}
@@ -72,10 +72,10 @@ def write_snapshots(
     buckets: Sequence[int],
     tablet_of: Callable[[int], Tablet],
 ) -> int:
-    """Write snapshots of the current rows of ``buckets``. Returns the number of buckets with a newer snapshot.
+    """Write snapshots of the current rows of ``buckets``. Return the number of published snapshots.
 
-    Safe to repeat and to run concurrently: an older snapshot never replaces a newer one. Raises `CommitConflictError`
-    if columns are altered repeatedly; then nothing was published.
+    Safe to repeat and to run concurrently: a snapshot never replaces a later snapshot. Raises `CommitConflictError` if
+    columns are altered repeatedly; then nothing was published.
     """
     if not buckets:
         return 0
@@ -112,7 +112,7 @@ def _write_snapshots(
         except UnknownSchemaError:
             continue
     raise CommitConflictError(
-        f"{state.name}: columns were altered {TRIES_MAX} times while its rows were read for snapshots; nothing was "
+        f"{state.name}: columns were altered in all {TRIES_MAX} attempts to write KV snapshots; nothing was "
         "published, run maintenance again"
     )
 
@@ -144,7 +144,8 @@ class _Source:
             if extent.applied >= state.buckets[bucket].end and belongs_to_table(tablet, extent, self.storage, state):
                 return snapshot
         raise DamagedError(
-            f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row"
+            f"the tablet of bucket {bucket} of {state.name} was found damaged {TRIES_MAX} times in a row; check the "
+            "disk of this host's cache, then run maintenance again"
         )
 
     def _write_segments(self, bucket: int, tablet: Tablet) -> tuple[KvSnapshot, TabletState]:
@@ -174,7 +175,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class BucketBootstrap:
-    """The staged rows of one bucket: durable, but not named by a record yet."""
+    """The staged rows of a bucket, which no record names yet."""
 
     bucket: int
     first: StagedSegment
@@ -185,7 +186,7 @@ class BucketBootstrap:
 def stage_rows(
     storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> BucketBootstrap:
-    """Write the bucket's rows in key order; they are sorted in memory.
+    """Sort the bucket's rows by key in memory, and write them.
 
     Raises `LakeMismatchError` for a null or duplicate key.
     """
@@ -203,7 +204,7 @@ def stage_rows(
 
 
 def make_adopt_action(state: TableState, time_ms: int, adopted: list[BucketBootstrap]) -> tuple[Action, ...]:
-    """Return the actions that give the rows to a table without changes. Each bucket then ends at offset 1."""
+    """Return the actions that add the rows to a table without changes. Each bucket then ends at offset 1."""
     placed = tuple(bucket_rows.first.segment.placed(0, state.version + 1, time_ms) for bucket_rows in adopted)
     return (
         Append(placed, tuple(bucket_rows.first.inline_rows for bucket_rows in adopted)),
@@ -216,7 +217,9 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
     columns = [arrow_rows.combine_chunks(rows.column(state.schema.names.index(name))) for name in state.primary_key]
     names = ", ".join(state.primary_key)
     if any(column.null_count for column in columns):
-        raise LakeMismatchError(f"{state.name} cannot be created: rows have a null in the primary key ({names})")
+        raise LakeMismatchError(
+            f"cannot create {state.name}: rows have a null in the primary key ({names}); choose another key"
+        )
     keys = encode_keys(columns)
     order = pc.sort_indices(keys)
     ordered = keys.take(order)
@@ -225,7 +228,7 @@ def _sort_by_key(state: TableState, rows: pa.Table) -> pa.Table:
         place = order[pc.index(doubled, value=True).as_py()].as_py()
         example = {name: to_python(column[place]) for name, column in zip(state.primary_key, columns, strict=True)}
         raise LakeMismatchError(
-            f"{state.name} cannot be created: it has {count_of(num_doubled, 'row')} with the primary key ({names}) of "
-            f"another row of the bucket, for example {example}; delete them, or choose another key"
+            f"cannot create {state.name}: {count_of(num_doubled, 'row')} of a bucket have the primary key ({names}) of "
+            f"another row, for example {example}; delete the duplicates, or choose another key"
         )
     return arrow_rows.take_rows(rows, order.to_numpy().astype(np.int64), distinct=True)

@@ -1,8 +1,8 @@
-"""Replay of the log into a tablet, and the lineage of the tablet's rows.
+"""Replay of the log into a tablet, and the history of the tablet's rows.
 
-A restored or copied table has the uuid and offsets of another log. So a tablet stores, in the transaction of its rows,
-the latest record of the state that it was applied from (`log.history_index`). Its rows are valid if that record is in
-the table's log.
+A restored or copied table has the uuid and offsets of another log. A tablet therefore stores the latest record of the
+state from which its rows were applied (`log.history_index`), in the same transaction. Its rows are valid if that record
+is in the table's log.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
 RENEW_AFTER_RECORDS: Final = 4 * SPACING
-"""Age in records after which the history of an unchanged bucket is renewed; later, checking it would need a request."""
+"""Age in records after which the history of an unchanged bucket is renewed. Checking an older history sends a
+request.
+"""
 CHANGES_MAX: Final = 1 << 20
-"""Changes per tablet transaction. A tablet at most this far behind never shows part of a commit."""
+"""Changes per tablet transaction. A tablet with at most this lag never shows part of a commit."""
 
 
 def history_of(state: TableState) -> bytes | None:
@@ -45,8 +47,8 @@ def history_of(state: TableState) -> bytes | None:
 def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, state: TableState) -> bool:
     """Return whether rows with this ``extent`` are of the log of ``state``, possibly of later records.
 
-    Reads one record if the state does not suffice: after another process of this host applied later records, and once
-    if the bucket did not change for long.
+    Reads one record if the state's index does not have it: after another process of this host applied later records,
+    and once if the bucket has not changed for a long time.
     """
     history = extent.history
     if history is None:
@@ -56,24 +58,24 @@ def belongs_to_table(tablet: Tablet, extent: TabletState, storage: Storage, stat
         return True
     if not _is_same_history(tablet.verified_lineage, history, storage, state):
         return False
-    if not is_ahead(extent, state):  # else the log may have been restored to just this state
+    if not is_ahead(extent, state):  # otherwise the log may have been restored to this state
         tablet.verified_lineage = (history, newest)
     return True
 
 
 def is_ahead(extent: TabletState, state: TableState) -> bool:
-    """Return whether the rows are of a later record. Refreshing the log is then cheaper than reading that record."""
+    """Return whether the rows are of a later record. It is then cheaper to refresh the log than to read that record."""
     return extent.history is not None and _parse_history(extent.history).number > state.version
 
 
 def forget_other_history(tablet: Tablet, storage: Storage, state: TableState) -> TabletState:
-    """Discard rows of another log, and return the tablet's extent afterwards."""
+    """Discard rows of another log, and return the resulting extent of the tablet."""
     while not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         tablet.forget(extent)
     if extent.history is not None and _parse_history(extent.history).number < state.version - RENEW_AFTER_RECORDS:
         renewed = history_of(state)
         if renewed is not None:
-            tablet.renew(extent, renewed)
+            tablet.renew_history(extent, renewed)
             return tablet.extent
     return extent
 
@@ -100,7 +102,7 @@ def _parse_history(history: bytes) -> HistoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class KeyedLayout:
-    """Converts a table's rows to keys and values, by one of its schemas."""
+    """Converts a table's rows to keys and values, with one of its schemas."""
 
     schema_id: int
     values: ValueFormat
@@ -115,7 +117,7 @@ class KeyedLayout:
 
     @property
     def identity(self) -> dict[str, object]:
-        """Identity of the tablets. Rows of another key are discarded."""
+        """The identity of the tablets: rows with another primary key are discarded."""
         return {"key": [self.values.schema.columns[place].id for place in self.key_indexes]}
 
     def keys(self, columns: Sequence[Column]) -> pa.BinaryArray:
@@ -126,9 +128,9 @@ class KeyedLayout:
 def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int) -> None:
     """Apply the log's changes of ``bucket`` to the tablet, up to the end in ``state``.
 
-    A new tablet starts from the bucket's snapshot, as does one for which that is faster than a replay. Safe to run
-    concurrently in threads and processes. Rows of another history of the table are discarded first. Raises
-    `OffsetsTrimmedError` if the log no longer has the needed changes.
+    A new tablet starts from the bucket's KV snapshot, as does a tablet with so many missing changes that this is faster
+    than a replay. Rows of another history of the table are discarded first. Threads and processes may run this
+    concurrently. Raises `OffsetsTrimmedError` if the log no longer has the needed changes.
     """
     log = state.buckets[bucket]
     extent = forget_other_history(tablet, storage, state)
@@ -143,8 +145,8 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
     while extent.applied < log.end:
         if extent.applied < log.start:
             raise OffsetsTrimmedError(
-                f"bucket {bucket} of {state.name}: its rows by key are known up to offset {extent.applied}, the log "
-                f"begins at {log.start}",
+                f"bucket {bucket} of {state.name}: the tablet has the changes up to offset {extent.applied}, but the "
+                f"log starts at {log.start}",
             )
         _replay(tablet, layout, storage, state, bucket, extent)
         extent = forget_other_history(tablet, storage, state)
@@ -153,7 +155,7 @@ def catch_up(tablet: Tablet, layout: KeyedLayout, storage: Storage, state: Table
 def _replay(
     tablet: Tablet, layout: KeyedLayout, storage: Storage, state: TableState, bucket: int, extent: TabletState
 ) -> None:
-    """Apply changes after the tablet's extent, until all are applied or another thread or process applied some."""
+    """Apply the changes after the tablet's extent. Stops if another thread or process applies changes."""
     applied, after, history = extent.applied, extent.history, history_of(state)
     end = state.buckets[bucket].end
     offsets = OffsetRange(applied, end)

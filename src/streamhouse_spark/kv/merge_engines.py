@@ -1,15 +1,15 @@
-"""Merge engines: how rows of a batch are merged with the stored rows. Pure, over Arrow columns.
+"""Merge engines merge rows of a batch with the stored rows, over Arrow columns.
 
-The engines are Apache Fluss's: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A partial
-update names its target columns; other columns keep their values, or get their defaults in a new row. A partial deletion
-sets the target columns to null, and deletes the row if no other column but the key has a value.
+The engines are those of Apache Fluss: last row (the default), ``first_row``, ``versioned`` and ``aggregation``. A
+partial update names its target columns. Other columns retain their values, or get their defaults in a new row. A
+partial deletion sets the target columns to null, and deletes the row if no column but the key has a value.
 
 The engine ``aggregation`` folds a column's values per key. A fold gets the values of all keys in one array, grouped by
 key and in order, and returns one value per key. The first value of a key may be an earlier result, because results are
-stored. Numbers are folded as Spark does. Nulls are ignored. NaN is larger than any other number: it is the maximum if
-present, and the minimum only if there is nothing else. Positive and negative zero are equal. If a ``sum`` or
-``product`` of integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW`` and the stored
-value is kept; floats become infinite. Decimal products are rounded half up to their scale after each step.
+stored. Numbers are folded as in Spark. Nulls are ignored. NaN is larger than any other number: it is the maximum if
+present, and the minimum only if all values are NaN. Positive and negative zero are equal. If a ``sum`` or ``product``
+of integers or decimals does not fit the column, the write fails with ``AGGREGATE_OVERFLOW``; floats become infinite.
+Decimal products are rounded half up to their scale after each step.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Fold = Callable[[pa.Array, Places, int], pa.Array]
 
 DELIMITER: Final = ","
 _DIVISOR_DIGITS: Final = 9
-"""Digits that one cast of a decimal drops. Arrow 19 divides 256 bits wrongly by some divisors of more than 32 bits: it
-returns 4294967293 for 429496729499810911067751394114218404872527544320 + 5e37 over 1e38, expected 4294967295."""
+"""Digits that a cast of a decimal drops. Arrow 19 divides 256 bits wrongly by some divisors of more than 32 bits. It
+returns 4294967293 for 429496729499810911067751394114218404872527544320 + 5e37 over 1e38, expected 4294967295.
+"""
 DEFAULT_FUNCTION: Final = "last_value_ignore_nulls"
 
 
@@ -109,7 +110,7 @@ def _sum(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
 
 
 def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
-    """Multiply the values of each key, the n-th of all keys at a time. Decimals are rounded half up."""
+    """Multiply the values of each key. Step n multiplies by the n-th values of all keys. Rounds decimals half up."""
     data_type = values.type
     if pa.types.is_floating(data_type):
         return _arrow_fold("product")(values.cast(pa.float64()), keys, num_keys).cast(data_type)
@@ -128,7 +129,7 @@ def _product(values: pa.Array, keys: Places, num_keys: int) -> pa.Array:
             _cast_decimal_bits(product, pa.decimal256(37, scale)), _cast_decimal_bits(times, pa.decimal256(37, scale))
         )
         fitting = _fit_sum(_round_decimals(exact, scale), data_type, "product").cast(pa.decimal256(38, scale))
-        product = pc.coalesce(fitting, product)  # keys of fewer values are done
+        product = pc.coalesce(fitting, product)  # keys with fewer values are unchanged
     return _fit_sum(product, data_type, "product")
 
 
@@ -147,7 +148,7 @@ def _round_decimals(values: pa.Array, scale: int) -> pa.Array:
 
 
 def _cast_decimal_bits(values: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Reinterpret the 256 bits of each value as decimals of ``data_type``, whatever its precision."""
+    """Reinterpret the 256 bits of each value as decimals of ``data_type``, which may have any precision."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return pa.Array.from_buffers(data_type, len(values), values.buffers(), offset=values.offset)
@@ -176,7 +177,7 @@ def _bitmap_fold(name: str) -> Fold:
                 decoded = bitmap.deserialize(value)
             except Exception as error:
                 raise SchemaMismatchError(
-                    f"a value for {name} is no roaring bitmap: {error}; write valid ones"
+                    f"a value for {name} is not a serialized roaring bitmap: {error}; write serialized bitmaps"
                 ) from error
             unions[key] = unions[key] | decoded if key in unions else decoded
         return pa.array([unions[k].serialize() if k in unions else None for k in range(num_keys)], pa.binary())
@@ -201,8 +202,8 @@ def _fit_sum(values: pa.Array, data_type: pa.DataType, function: str) -> pa.Arra
 
 def _overflow_error(data_type: pa.DataType, function: str) -> SchemaMismatchError:
     return SchemaMismatchError(
-        f"the {function} of a key's values does not fit into {data_type}; nothing was written; give the column a wider "
-        "type and write again, or create a table with one and copy the rows",
+        f"the {function} of a key's values does not fit into {data_type}; nothing was written; change the column to a "
+        "wider type and retry, or copy the rows to a table with a wider type",
         condition="AGGREGATE_OVERFLOW",
     )
 
@@ -244,11 +245,11 @@ FUNCTIONS: Final = tuple(_ACCEPTED_TYPES)
 def fold_of(name: str, column: str, data_type: pa.DataType, *, delimiter: str = DELIMITER) -> Fold:
     """Return the fold that ``fields.<column>.agg`` names. Raises `InvalidOptionError`."""
     if name not in _ACCEPTED_TYPES:
-        raise InvalidOptionError(f"fields.{column}.agg is {name!r}; known are {', '.join(FUNCTIONS)}")
-    takes, accepts = _ACCEPTED_TYPES[name]
+        raise InvalidOptionError(f"fields.{column}.agg is {name!r}, expected one of {', '.join(FUNCTIONS)}")
+    accepted, accepts = _ACCEPTED_TYPES[name]
     if not accepts(data_type):
         raise InvalidOptionError(
-            f"fields.{column}.agg is {name}, which takes {takes}, and column '{column}' has type {data_type}",
+            f"fields.{column}.agg is {name}, which aggregates {accepted}, but column '{column}' has type {data_type}",
         )
     if name in ("listagg", "string_agg"):
         return ignore_nulls(_list_fold(delimiter))
@@ -277,22 +278,22 @@ class MergeEngine(Protocol):
         """Whether a row of a batch replaces the stored row unconditionally."""
 
     def merge(self, batch: KeyedBatch, old: KeyedRows) -> KeyedRows:
-        """Return the rows of the batch's keys after the batch, given the ``old`` ones."""
+        """Return the rows of the batch's keys after the batch, given the ``old`` rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnwiseMerge:
-    """Merges each column by its fold over the old value and those of the batch. The default, and ``aggregation``.
+    """Folds the old value and the values of the batch for each column: the default engine, and ``aggregation``.
 
-    ``targets`` are the indexes of the columns of a partial update; None means all.
+    ``targets`` are the indexes of the columns of a partial update; None means all columns.
     """
 
     key_columns: frozenset[int]
     folds: Mapping[int, Fold]
-    """Index → fold; by default the last value wins, null or not."""
+    """Index → fold. For other columns the last value wins, even if it is null."""
     targets: Collection[int] | None = None
     defaults: Mapping[int, pa.Scalar] = field(default_factory=dict)
-    """Index → default in new rows of a column that a partial update does not name; else null."""
+    """Index → default of a column in new rows of partial updates that do not name the column."""
 
     @property
     def replaces(self) -> bool:
@@ -319,7 +320,7 @@ class ColumnwiseMerge:
         return values
 
     def _surviving_rows(self, batch: KeyedBatch, old: KeyedRows, targets: Collection[int]) -> Bools:
-        """Return which old rows remain after the batch's deletions, whatever the batch writes after them."""
+        """Return whether each old row remains after the batch's deletions, before later rows of the batch."""
         if not batch.has_deletion.any():
             return old.exists
         has_other_values = np.zeros(len(batch), np.bool_)
@@ -332,9 +333,9 @@ class ColumnwiseMerge:
     def _fold_column(
         self, column: int, batch: KeyedBatch, values: pa.Array, before: pa.Array, begins: Bools
     ) -> pa.Array:
-        """Fold the active values of the column, starting from the old values where ``begins``."""
+        """Fold the active values of the column. The fold of a key starts with the old value if ``begins`` is true."""
         fold = self.folds.get(column, last_value)
-        if fold is last_value:  # the old value never counts, nor do rows before the last
+        if fold is last_value:  # the old value and rows before the last row do not matter
             return _null_absent(batch.has_active, _choose_values(batch, values, batch.ends - 1))
         old_keys = np.flatnonzero(begins)
         rows = np.flatnonzero(batch.active)
@@ -364,7 +365,7 @@ class GeneratingMerge:
 
 @dataclass(frozen=True, slots=True)
 class NumberingMerge:
-    """Merges rows; existing rows keep their identity value, new ones have that of the batch."""
+    """Merges rows. Existing rows retain their identity value; new rows have the identity value of the batch."""
 
     inner: MergeEngine
     identity: int
@@ -392,7 +393,7 @@ class FirstRowMerge:
 
 @dataclass(frozen=True, slots=True)
 class VersionedMerge:
-    """Keeps the row with the largest version, the last of equal ones. Rows without a version are ignored."""
+    """Keeps the row with the largest version, or the last of several. Rows without a version are ignored."""
 
     version_column: int
 
@@ -426,7 +427,7 @@ def _choose_values(batch: KeyedBatch, values: pa.Array, rows: Places) -> pa.Arra
 
 
 def _null_absent(exists: Bools, values: pa.Array) -> pa.Array:
-    """Return the values, null for absent rows."""
+    """Return the values, with nulls for absent rows."""
     return values if exists.all() else values.take(pa.array(np.arange(len(values)), mask=~exists))
 
 
@@ -436,6 +437,6 @@ def _validity(values: pa.Array) -> Bools:
 
 
 def _versions(values: pa.Array) -> tuple[Places, Bools]:
-    """Return integers and timestamps as 64-bit integers, and which of them are not null."""
+    """Return integers or timestamps as 64-bit integers, and whether each value is not null."""
     integers = values.view(pa.int64()) if pa.types.is_timestamp(values.type) else values.cast(pa.int64())
     return integers.fill_null(0).to_numpy(), _validity(values)

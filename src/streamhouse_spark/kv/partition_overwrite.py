@@ -1,12 +1,12 @@
 """Replaces or deletes all rows of some partitions of a primary-key table, through the changelog.
 
-**Commit point:** the one record with the changes of all buckets. The changes of a bucket cover the rows up to its end,
-so the record adds them only if it still ends there; a bucket that moved is scanned again. No older row of the
-partitions remains, whoever wrote it.
+**Commit point:** the one record with the changes of all buckets. The changes of a bucket cover the rows up to its end.
+The record adds them only if the bucket still ends there; otherwise the bucket is scanned again. No earlier row of the
+partitions remains, also no row of a concurrent writer.
 
-An overwrite deletes the bucket's rows in the partitions and writes the new ones in one batch. So a key has at most one
-net change, and an unchanged row has none. A delete reads the rows from this host's tablets in steps and stages their
-deletions as segments, so its memory is bounded by one segment.
+An overwrite deletes the bucket's rows in the partitions and writes the new rows in one batch. A key therefore has at
+most one net change, and an unchanged row has no change. A delete reads the rows from this host's tablets in steps, and
+stages their deletions as segments. It holds at most one segment in memory.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ TRIES_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverwriteStager(ChangeStager):
-    """Computes and stages the changes with which batches replace the selected rows of their buckets.
+    """Computes and stages the changes by which batches replace the selected rows of their buckets.
 
-    Raises as `ChangeStager.stage`. Every bucket needs a batch, which may be empty.
+    Every bucket needs a batch, which may be empty.
     """
 
     choose: OverwriteFilterFactory = field(kw_only=True)
@@ -73,13 +73,13 @@ class PartitionOverwriteStager(ChangeStager):
         overlay: WriteOverlay | None = None,
     ) -> dict[int, StagedChanges]:
         staged: dict[int, StagedChanges] = {}
-        for bucket, at in places.items():  # one after another: the rows of a bucket are held in memory
+        for bucket, at in places.items():  # sequentially: the rows of a bucket are held in memory
             batch = self._with_deletions(bucket, batches[bucket], state, at)
             staged |= ChangeStager.stage(self, {bucket: batch}, {bucket: at}, state, overlay)
         return staged
 
     def _with_deletions(self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition) -> KeyedBatch:
-        """Return the batch preceded by deletions of all selected rows that the bucket has at a position."""
+        """Return the batch after deletions of all selected rows that the bucket has at a position."""
         if not may_have_rows(at):
             return batch
         scan = _scan_bucket(self.tablet_of(bucket), self.layout, self.storage, state, bucket, lambda: _KeyScan(self))
@@ -114,7 +114,7 @@ class _KeyScan:
             self._keys.append(pa.table(keys, names=[column.name for column in self._key]))
 
     def rows(self) -> pa.Table:
-        """Return the key columns of the selected rows, with nulls in the others: a deletion needs no more."""
+        """Return the selected rows with nulls in all columns but the key. A deletion needs only the key."""
         empty = pa.schema([(column.name, column.type) for column in self._key]).empty_table()
         keys = pa.concat_tables([empty, *self._keys])
         key_names = set(keys.column_names)
@@ -127,7 +127,7 @@ class _KeyScan:
 
 @dataclass(frozen=True, slots=True)
 class _Deletions:
-    """The staged deletions of a bucket, valid while it is at this position."""
+    """The staged deletions of a bucket. They are valid while the bucket is at this position."""
 
     at: BucketPosition
     segments: tuple[StagedSegment, ...]
@@ -139,7 +139,7 @@ class _Deletions:
         return sum(staged.segment.num_rows for staged in self.segments)
 
     def is_valid(self, state: TableState, bucket: int, time_ms: int) -> bool:
-        """Return whether a record at ``time_ms`` may add them; False if cleaning may have deleted the files."""
+        """Return whether a record at ``time_ms`` may add the deletions; False if maintenance may have deleted them."""
         uuids = [staged.segment.uuid for staged in self.segments]
         return self.at == bucket_position(state, bucket) and is_retained(state, uuids, self.staged_ms, time_ms)
 
@@ -160,8 +160,8 @@ class PartitionDelete:
     def run(self) -> int:
         """Delete the rows, durably and atomically, and return their number.
 
-        Raises `CommitConflictError` if other writers commit faster than the rows can be scanned; nothing was deleted
-        then. Other errors are those of `CommitLog.commit`.
+        Raises `CommitConflictError` if other writers commit faster than the rows can be scanned; then nothing was
+        deleted. Also raises the errors of `CommitLog.commit`.
         """
         staged: dict[int, _Deletions] = {}
         staged_schema_id: int | None = None
@@ -184,7 +184,7 @@ class PartitionDelete:
 
         for _ in range(TRIES_MAX):
             try:
-                # Before the commit attempt, for which other threads wait; it only rescans buckets that moved since.
+                # Before the commit attempt, for which other threads wait. The attempt rescans only buckets that moved.
                 stage(self.log.refresh(), self.storage.now_ms())
                 self.log.commit(
                     plan, staged_ms=min((deletions.staged_ms for deletions in staged.values()), default=None)
@@ -198,7 +198,7 @@ class PartitionDelete:
         )
 
     def _stage_deletions(self, state: TableState, layout: KeyedLayout, bucket: int) -> _Deletions:
-        """Stage the deletions of all rows of the partitions that the bucket has at its end in ``state``."""
+        """Stage the deletions of all rows of the partitions in the bucket at its end in ``state``."""
         at, staged_ms = bucket_position(state, bucket), self.storage.now_ms()
         if at[0] == at[1]:
             return _Deletions(at, (), staged_ms)
@@ -241,7 +241,7 @@ class _DeletionScan:
             self._stage()
 
     def finish_staging(self) -> tuple[StagedSegment, ...]:
-        """Return the staged deletions. A few of them travel in the record."""
+        """Return the staged deletions. A few deletions are inline in the record."""
         size_bytes = sum(batch.nbytes for batch in self._waiting)
         share_bytes = inline_bytes_per_bucket(INLINE_BYTES_MAX, self._state.num_buckets)
         if self._waiting and not self._staged and size_bytes <= share_bytes:
@@ -289,7 +289,7 @@ def _scan_bucket(
             raise StaleStateError
     raise DamagedError(
         f"the tablet of bucket {bucket} of {state.name} was found damaged {DAMAGED_MAX} times in a row; nothing "
-        "was changed: check the disk of this host's cache, then run it again"
+        "was changed, check the disk of this host's cache, then retry"
     )
 
 

@@ -1,4 +1,4 @@
-"""Properties of primary-key tables, named as in Apache Fluss, and the merge engine that they select."""
+"""Properties of primary-key tables, named as in Apache Fluss, and the merge engine that they choose."""
 
 from __future__ import annotations
 
@@ -52,36 +52,42 @@ class Aggregate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyedProperties:
+    """The typed properties of a primary-key table. All are fixed at creation except `delete_behavior`,
+    `insert_existing` and `checks`.
+    """
+
     primary_key: tuple[str, ...]
-    """``primary.key``: NOT NULL columns of scalar types, including the partition columns. Fixed."""
+    """``primary.key``: NOT NULL columns of scalar types, including the partition columns."""
     merge_engine: EngineName = "last_row"
-    """``table.merge-engine``: how a row is merged with the stored row of its key; by default it replaces that row.
-    Fixed."""
+    """``table.merge-engine``: how a row is merged with the stored row of its key. By default it replaces that row."""
     version_column: str | None = None
-    """``table.merge-engine.versioned.ver-column``: the row with the larger value wins. Fixed."""
+    """``table.merge-engine.versioned.ver-column``: the row with the larger value wins."""
     delete_behavior: DeleteBehavior = "allow"
-    """``table.delete.behavior``: whether deletions are applied, ignored, or rejected. By default ``allow`` if the last
-    row wins, ``ignore`` with a merge engine."""
+    """``table.delete.behavior``: whether deletions are applied, ignored or rejected. The default is ``allow`` if the
+    last row wins, ``ignore`` with a merge engine.
+    """
     changelog_image: ChangelogImage = "full"
-    """``table.changelog.image``: ``full``, or ``wal`` for updates without the row before them; upserts of whole rows
-    then read no stored row. Fixed."""
+    """``table.changelog.image``: with ``wal``, updates have no before-image, and upserts of whole rows read no stored
+    row.
+    """
     insert_existing: InsertExisting = "error"
     """``table.merge-into.insert-existing``: the effect of a MERGE that inserts an existing key."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``; other columns keep their last non-null value.
-    Fixed."""
+    """``fields.<column>.agg`` and ``fields.<column>.listagg.delimiter``. Other columns keep their last non-null
+    value.
+    """
     checks: tuple[Check, ...] = ()
     """``table.constraint.<name>``: conditions that are not false for any row of the table."""
     generated: tuple[Generated, ...] = ()
-    """``table.generated.<column>``: expressions that compute columns. Fixed."""
+    """``table.generated.<column>``: expressions that compute columns."""
     identity: Identity | None = None
-    """``table.identity.<column>``: the identity column. Fixed."""
+    """``table.identity.<column>``: the identity column."""
 
 
 def parse_keyed_properties(
     properties: Mapping[str, str], schema: TableSchema, partition_by: Sequence[str] = ()
 ) -> KeyedProperties:
-    """Parse the typed properties of a table that has ``primary.key``.
+    """Parse the typed properties of a table with ``primary.key``.
 
     Raises `InvalidOptionError` for an invalid value, a column that cannot have its role, and contradicting properties.
     """
@@ -111,7 +117,7 @@ def parse_keyed_properties(
 def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str] | None = None) -> MergeEngine:
     """Return the merge engine for writes of all columns, or for partial updates of the columns ``targets``.
 
-    Raises `InvalidOptionError` if the engine does not support partial updates, or ``targets`` are not non-key columns.
+    Raises `InvalidOptionError` if the engine does not support partial updates, or ``targets`` has no writable column.
     """
     place_of = {column.name: place for place, column in enumerate(schema.columns)}
     chosen = None if targets is None else _resolve_targets(keyed, schema, targets)
@@ -136,7 +142,7 @@ def engine_of(keyed: KeyedProperties, schema: TableSchema, targets: Collection[s
 
 
 def _with_generated_columns(merge: ColumnwiseMerge, keyed: KeyedProperties, schema: TableSchema) -> MergeEngine:
-    """Return a merge that also recomputes generated columns, if it combines rows, and keeps identity values."""
+    """Return a merge that also recomputes generated columns of combined rows, and retains identity values."""
     engine: MergeEngine = merge
     if keyed.generated and not merge.replaces:
         engine = GeneratingMerge(merge, keyed.generated, schema.arrow)
@@ -148,8 +154,8 @@ def _parse_identity_column(properties: Mapping[str, str], schema: TableSchema, e
     if identity is not None and (identity.accepts_values or engine == "versioned"):
         clause = "BY DEFAULT" if identity.accepts_values else f"with {MERGE_ENGINE} versioned"
         raise InvalidOptionError(
-            f"column '{identity.name}' GENERATED … AS IDENTITY {clause}: rows by key keep the number that they got "
-            "first; use GENERATED ALWAYS, and another merge engine, or a table without a primary key"
+            f"column '{identity.name}' GENERATED … AS IDENTITY {clause}: rows of a primary-key table keep their first "
+            "number; use GENERATED ALWAYS with another merge engine, or a log table"
         )
     return identity
 
@@ -157,8 +163,8 @@ def _parse_identity_column(properties: Mapping[str, str], schema: TableSchema, e
 def _resolve_targets(keyed: KeyedProperties, schema: TableSchema, targets: Collection[str]) -> set[str]:
     if keyed.merge_engine in ("first_row", "versioned"):
         raise InvalidOptionError(
-            f"a partial update names columns {sorted(targets)}, and {MERGE_ENGINE} {keyed.merge_engine} takes whole "
-            "rows only; write all columns",
+            f"a partial update names columns {sorted(targets)}, but {MERGE_ENGINE} {keyed.merge_engine} supports only "
+            "whole rows; write all columns",
         )
     chosen = {schema.column(name).name for name in targets} - set(keyed.primary_key)
     if named := sorted(chosen & {column.name for column in keyed.generated}):
@@ -166,7 +172,7 @@ def _resolve_targets(keyed: KeyedProperties, schema: TableSchema, targets: Colle
     if keyed.identity is not None and keyed.identity.name in chosen:
         raise InvalidOptionError(f"a partial update names '{keyed.identity.name}', the identity column; leave it out")
     if not chosen:
-        raise InvalidOptionError("a partial update names no column beside the primary key; name those to write")
+        raise InvalidOptionError("a partial update names only primary key columns; name the columns to write")
     return chosen
 
 
@@ -175,7 +181,7 @@ def _parse_primary_key(
 ) -> tuple[str, ...]:
     names = tuple(schema.column(name).name for name in parse_names(properties.get(PRIMARY_KEY, "")))
     if not names or len(set(names)) != len(names):
-        _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more columns, each once")
+        _reject_role(f"{PRIMARY_KEY} is {properties.get(PRIMARY_KEY, '')!r}", "name one or more distinct columns")
     for name in names:
         column = schema.column(name)
         if column.nullable:
@@ -189,7 +195,7 @@ def _parse_primary_key(
         if schema.column(name).name not in names:
             _reject_role(
                 f"partition column '{name}' is not in {PRIMARY_KEY} {', '.join(names)}",
-                "add it, because a key's row must not move to another partition",
+                "add it, because the row of a key must stay in its partition",
             )
     return names
 
@@ -199,7 +205,7 @@ def _parse_version_column(
 ) -> str | None:
     text = properties.get(VERSION_COLUMN)
     if (text is None) != (engine != "versioned"):
-        _reject_role(f"{MERGE_ENGINE} versioned and {VERSION_COLUMN} go together", "set both or neither")
+        _reject_role(f"{MERGE_ENGINE} versioned requires {VERSION_COLUMN}, and vice versa", "set both or neither")
     if text is None:
         return None
     column = schema.column(text.strip())
@@ -231,7 +237,8 @@ def _parse_aggregates(
         column = schema.column(match["column"]).name
         if engine != "aggregation" or column in primary_key:
             _reject_role(
-                f"property {name} is for other columns than the key of {MERGE_ENGINE} aggregation", "leave it out"
+                f"property {name}: only non-key columns of tables with {MERGE_ENGINE} aggregation are aggregated",
+                "leave it out",
             )
         if match["agg"]:
             functions[column] = value.strip().lower()

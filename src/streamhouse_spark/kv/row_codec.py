@@ -1,10 +1,10 @@
 """Encoding of rows as bytes for tablets, vectorized over Arrow arrays in both directions.
 
 A row is ``[null bits][fixed-width columns][u32 length of each other column][their bytes]``, packed, little endian.
-Nested columns are encoded recursively: a struct is a row; a list is ``[u32 count][u32 length of each
-element][elements]`` with each element a row of one column; a map is a list of entries. A null value is zero or has no
-bytes, so equal rows have equal bytes (for floats: the same bits). A tablet's value is a row prefixed with the id of the
-schema that wrote it.
+Nested columns are encoded recursively. A struct is a row. A list is ``[u32 count][u32 length of each
+element][elements]``; each element is a row of one column. A map is a list of entries. A null value is zero or has no
+bytes, so equal rows have equal bytes. Floats are equal if their bits are. A tablet's value is a row prefixed with the
+id of the schema that wrote it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SCHEMA_ID = np.dtype("<u4")
 
 @dataclass(frozen=True, slots=True)
 class PackedStrings:
-    """Byte strings in one buffer, in order and without overlap: string i is ``data[starts[i]:ends[i]]``."""
+    """Byte strings in one buffer, in order and without overlap. String i is ``data[starts[i]:ends[i]]``."""
 
     data: Bytes
     starts: Int64Array
@@ -66,7 +66,7 @@ class PackedStrings:
 
 
 class RowCodec:
-    """Encodes rows of these column types, whose order is part of the storage format."""
+    """Encodes rows of these column types. Their order is part of the storage format."""
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         self._types = list(types)
@@ -101,14 +101,14 @@ class RowCodec:
     # -- unpacking ------------------------------------------------------------------------------------------------
 
     def unpack(self, rows: PackedStrings, indexes: Sequence[int] | None = None) -> list[pa.Array]:
-        """Return the columns at ``indexes``, all by default."""
+        """Return the columns at ``indexes``; by default all columns."""
         header = rows.read_fixed(self._header)
         spans = self._spans(rows, header)
         columns = []
         for i in range(len(self._types)) if indexes is None else indexes:
             null = (header["null"][:, i >> 3] >> np.uint8(i & 7)) & np.uint8(1)
             if i in self._fixed:
-                values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # a copy is aligned, also that of one row
+                values = _fixed_array(header[f"c{i}"].copy(), self._types[i])  # the copy is aligned
                 columns.append(_with_nulls(values, null) if null.any() else values)
             else:
                 columns.append(self._cells[i].unpack(spans[i], null.astype(np.bool_)))
@@ -136,7 +136,7 @@ class _Cell(ABC):
 
     @abstractmethod
     def pack(self, column: pa.Array) -> pa.BinaryArray:
-        """Return the bytes of each value, none for null."""
+        """Return the bytes of each value. A null has no bytes."""
 
     @abstractmethod
     def unpack(self, cells: PackedStrings, null: npt.NDArray[np.bool_]) -> pa.Array:
@@ -144,7 +144,7 @@ class _Cell(ABC):
 
 
 class _Bytes(_Cell):
-    """Encodes strings and binaries as they are."""
+    """Stores strings and binaries unchanged."""
 
     def pack(self, column: pa.Array) -> pa.BinaryArray:
         values = column.view(pa.binary()) if pa.types.is_string(column.type) else column
@@ -259,7 +259,7 @@ def _cell_codec(data_type: pa.DataType) -> _Cell:
         return _List(data_type)
     if pa.types.is_map(data_type):
         return _Map(data_type)
-    raise TypeError(f"no bytes are defined for type {data_type}")
+    raise TypeError(f"type {data_type} has no encoding in tablets")
 
 
 # -- fixed-width columns ----------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ def _repeat_bytes(value: bytes, count: int) -> pa.BinaryArray:
 
 @cache
 def _empty() -> pa.Scalar:
-    """Return the empty value, created on first use: the first value that Arrow converts loads pandas."""
+    """Return the empty value. It is created on first use, because Arrow's first conversion of a value loads pandas."""
     return pa.scalar(b"", pa.binary())
 
 
@@ -338,24 +338,24 @@ def _slices(data: pa.Buffer | None, bounds: npt.NDArray[Any]) -> pa.BinaryArray:
 
 
 def _empty_nulls(packed: pa.BinaryArray, column: pa.Array) -> pa.BinaryArray:
-    """Return the byte strings, empty where the column is null."""
+    """Return the byte strings, with empty strings for nulls of the column."""
     return pc.if_else(column.is_valid(), packed, _empty())
 
 
 class UnknownSchemaError(Exception):
-    """A value was written by a newer schema than the known ones: refresh the table's state."""
+    """A value was written with a later schema than the state has: refresh the table's state."""
 
 
 @dataclass(frozen=True)
 class LookedUpValues:
-    """The values found for some keys, concatenated; absent values have no bytes."""
+    """The values of some keys, concatenated. Absent values have no bytes."""
 
     data: bytes
     lengths: arrow_rows.Sizes
 
     @classmethod
     def of(cls, values: Sequence[bytes | None], lengths: arrow_rows.Sizes | None = None) -> Self:
-        """Concatenate values, whose ``lengths`` may be known. They must be less than 2 GiB."""
+        """Concatenate values of less than 2 GiB. ``lengths`` are given if the caller knows them."""
         return cls(b"".join(filter(None, values)), arrow_rows.value_lengths(values) if lengths is None else lengths)
 
     @cached_property
@@ -364,13 +364,12 @@ class LookedUpValues:
 
     @cached_property
     def existing(self) -> PackedStrings:
-        """The existing values."""
         lengths = self.lengths[self.exists]
         ends = np.cumsum(lengths)
         return PackedStrings(np.frombuffer(self.data, np.uint8), ends - lengths, ends)
 
     def binary(self) -> pa.BinaryArray:
-        """Return all values in one array; absent ones have no bytes."""
+        """Return all values in one array. Absent values have no bytes."""
         offsets = np.zeros(len(self.lengths) + 1, np.int32)
         np.cumsum(self.lengths, out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.data)]
@@ -384,7 +383,7 @@ def to_bytes_list(values: pa.BinaryArray) -> list[bytes]:
 
 
 class ValueFormat:
-    """Encodes rows of a table's latest schema, and decodes rows of any of its schemas as the latest."""
+    """Encodes rows of a table's latest schema. Decodes rows of all its schemas to rows of the latest schema."""
 
     def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:
         self._schemas = schemas
@@ -401,20 +400,20 @@ class ValueFormat:
         return to_bytes_list(self.pack_array(columns))
 
     def pack_array(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        """Return the same as `pack`, in one array."""
+        """Return the result of `pack` as one array."""
         return self._codec(self._schema_id).pack(columns, first=self._first)
 
     def repack(self, stored: LookedUpValues, rows: KeyedRows) -> pa.BinaryArray:
-        """Return stored values as `pack` encodes them now. Values of absent rows are undefined."""
+        """Return stored values in the encoding of the latest schema. Values of absent rows are undefined."""
         ids = stored.existing.read_fixed(_SCHEMA_ID)
         return stored.binary() if bool((ids == self._schema_id).all()) else self.pack_array(rows.columns)
 
     def unpack(self, values: Sequence[bytes | None], columns: Sequence[Column] | None = None) -> KeyedRows:
-        """Return the rows with these columns of the latest schema, all by default; nulls for absent values."""
+        """Return the rows with these columns of the latest schema, by default all. Absent values become nulls."""
         return self.unpack_stored(LookedUpValues.of(values), columns)
 
     def unpack_stored(self, stored: LookedUpValues, projection: Sequence[Column] | None = None) -> KeyedRows:
-        """Do the same as `unpack` for `LookedUpValues`."""
+        """Return the result of `unpack` for `LookedUpValues`."""
         columns = self._columns(stored.existing, self.schema.columns if projection is None else projection)
         exists = stored.exists
         if not exists.all():
@@ -425,7 +424,7 @@ class ValueFormat:
     def unpack_all(
         self, values: Sequence[bytes | None], projection: Sequence[Column] | None = None
     ) -> tuple[list[pa.ChunkedArray], npt.NDArray[np.bool_]]:
-        """Do the same as `unpack` for any number of bytes: return chunked columns, and which values exist."""
+        """Return chunked columns, and whether each value exists. Unlike `unpack`, the values may exceed 2 GiB."""
         projection = self.schema.columns if projection is None else projection
         parts = [self.unpack(values[start:end], projection) for start, end in arrow_rows.cut_binaries_by_size(values)]
         columns = [

@@ -1,8 +1,8 @@
 """Encoding of one key, and decoding of one row, without Arrow.
 
-Building an Arrow table costs more than finding a row. This implements the formats of `keys.key_codec`,
-`log.bucketing` and `kv.row_codec` for single values; tests compare them. Rare cases (other key types, nested
-columns) are left to Arrow.
+Building an Arrow table costs more than finding a row. This module implements the formats of `keys.key_codec`,
+`log.bucketing` and `kv.row_codec` for single values. Arrow handles rare cases, such as other key types and nested
+columns.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class KeyEncoder:
     """Encodes keys of integers and texts and finds their bucket. It declines values that only Arrow can encode."""
 
     def __init__(self, types: Sequence[pa.DataType], bucket_index: int | None, num_buckets: int) -> None:
-        """Prepare for key columns of ``types``. ``bucket_index`` is the index of the bucket key in them; None for one
-        bucket.
-        """
+        """Create an encoder for key columns of ``types``. ``bucket_index`` is the index of the bucket key, if any."""
         encoders = [_key_encoder(data_type) for data_type in types]
         self._encoders = [encoder for encoder in encoders if encoder is not None]
         self._is_usable = len(self._encoders) == len(encoders)
@@ -42,7 +40,7 @@ class KeyEncoder:
         self._num_buckets = num_buckets
 
     def encode(self, values: Sequence[Any]) -> tuple[bytes, int] | None:
-        """Return the stored key and its bucket; None if a value is not plainly of its column's type."""
+        """Return the stored key and its bucket; None if a value needs a conversion to its column's type."""
         if not self._is_usable or len(values) != len(self._encoders):
             return None
         parts = [encode(value) for encode, value in zip(self._encoders, values, strict=True)]
@@ -88,7 +86,7 @@ def _encode_text(value: Any) -> bytes | None:
 
 
 def murmur3(data: bytes) -> int:
-    """Hash bytes as `streamhouse_spark.log.bucketing` does."""
+    """Return the hash of the bytes that `log.bucketing` uses."""
     state, whole = 0, len(data) & ~3
     for (word,) in struct.iter_unpack("<I", data[:whole]):
         state ^= _mix_hash(word)
@@ -117,13 +115,11 @@ class RowDecoder:
     """Decodes the columns of one packed row to the values that `to_python` returns for Arrow."""
 
     def __init__(self, names: Sequence[str], types: Sequence[pa.DataType], columns: Sequence[str]) -> None:
-        """Prepare for rows of a `RowCodec` with columns ``names`` of ``types``; ``columns`` selects and orders some of
-        them.
-        """
+        """Create a decoder for rows of a `RowCodec` with columns ``names`` of ``types``. It returns ``columns``."""
         formats = {i: code for i, t in enumerate(types) if (code := _format(t)) is not None}
         cells = [i for i in range(len(types)) if i not in formats]
         self._header = struct.Struct(
-            f"<{(len(types) + 7) // 8}s" + "".join(formats.values()) + "I" * len(cells)  # as in `RowCodec`
+            f"<{(len(types) + 7) // 8}s" + "".join(formats.values()) + "I" * len(cells)  # the header of `RowCodec`
         )
         self._num_fixed = len(formats)
         fixed_place = {column: 1 + place for place, column in enumerate(formats)}
@@ -204,7 +200,7 @@ class ValueDecoder:
     """Decodes tablet values that several schemas of the table wrote."""
 
     def __init__(self, readers: Mapping[int, RowDecoder]) -> None:
-        """Take the row decoders by schema id, of the schemas that have all requested columns."""
+        """Create a decoder from row decoders by schema id, for the schemas with all requested columns."""
         self._readers = readers
 
     def read(self, value: bytes) -> dict[str, Any] | None:

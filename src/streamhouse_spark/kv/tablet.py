@@ -1,9 +1,9 @@
-"""Tablet: the current rows of a bucket by key, a local cache that is rebuilt from the log and never authoritative.
+"""Tablet: the current rows of a bucket by key. It is a local cache that is rebuilt from the log.
 
-A process has one object per bucket, shared by all tables and threads (`open_tablet`). Committed changes may wait in its
-`ApplyQueue` after the writer's call returned: the next use of the tablet applies them itself, or waits for the thread
-of this module. Work that is lost, because a process was killed or a disk failed, is repeated from the log by the next
-use. It may therefore be dropped, as in a forked child, whose parent still has it.
+A process has one tablet object per bucket, which all tables and threads share (`open_tablet`). Committed changes may
+wait in the tablet's `ApplyQueue` after the writer's call returned. The next use of the tablet applies them, or waits
+for the thread that applies them. If queued work is lost, because a process was killed or a disk failed, the next use
+replays the log. A forked child therefore drops the queued work of its parent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, Rea
 from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
 
 BYTES_MAX: Final = 64 << 20
-"""Bytes of rows queued in this process, over all tablets. More are applied before the call returns."""
+"""Maximum bytes of queued rows of all tablets in this process. Further rows are applied before the call returns."""
 
 Work = Callable[[], None]
 ITEMS_PER_STEP: Final = 65_536
@@ -46,7 +46,7 @@ _lock = new_lock()
 class ApplyQueue:
     """Queued work of one tablet, in log order. Thread-safe.
 
-    Work must not raise. It may use the tablet, which has all earlier work applied.
+    Work must not raise. It may use the tablet, in which all earlier work is applied.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ApplyQueue:
         self._is_busy = False
 
     def add(self, work: Work, num_bytes: int) -> None:
-        """Queue ``work``: another thread does it soon if little is queued, else this call does it now."""
+        """Queue ``work`` for another thread. If too much is queued, this call does the work."""
         self._work.append((work, num_bytes))
         if _applier.try_enqueue(self, num_bytes):
             return
@@ -102,7 +102,7 @@ class _Applier:
         self._is_ending = False
 
     def try_enqueue(self, due: ApplyQueue, num_bytes: int) -> bool:
-        """Count the bytes. Returns False if too much is queued or no thread can start."""
+        """Count the bytes and queue the work. Return False if too much is queued or no thread can start."""
         with self._lock:
             self._num_bytes += num_bytes
             if self._num_bytes > BYTES_MAX or self._is_ending or not self._is_running():
@@ -116,7 +116,7 @@ class _Applier:
             self._num_bytes = max(0, self._num_bytes - num_bytes)
 
     def end(self) -> None:
-        """Apply all queues; afterwards work is done at once."""
+        """Apply all queues. Later work is done by the calls that add it."""
         with self._lock:
             self._is_ending = True
         self.finish()
@@ -135,7 +135,7 @@ class _Applier:
             except RuntimeError:  # the process is out of threads, or exiting
                 return False
             self._thread = thread
-            # Files of a writer that ends in the middle are discarded. Children of multiprocessing do not run `atexit`.
+            # Files of a writer that ends during a write are discarded. Children of multiprocessing do not run `atexit`.
             Finalize(None, self.end, exitpriority=50)
         return True
 
@@ -149,7 +149,7 @@ _applier = _Applier()
 
 
 def finish_all() -> None:
-    """Apply the queues of all tablets of this process, so that a benchmark counts what happens after its calls."""
+    """Apply the queues of all tablets of this process, so that a benchmark includes this work."""
     _applier.finish()
 
 
@@ -159,7 +159,7 @@ class TabletState(NamedTuple):
     begins: int
     applied: int
     history: bytes | None = None
-    """Identifies the log, see `streamhouse_spark.kv.log_replay`; None if the tablet has no record of it."""
+    """The history of the log, see `kv.log_replay`; None if the tablet has no record of it."""
 
 
 class TabletLookup(NamedTuple):
@@ -172,16 +172,16 @@ class TabletLookup(NamedTuple):
 class Tablet:
     """The rows of a bucket after all changes ``[begins, applied)``; a new tablet is empty at offset 0.
 
-    Safe for threads, forks and other processes of this host, all of which may apply changes. Each call names the
-    expected offset and history; both are compared in the transaction that stores the rows with the new offset and
-    history. Only committed changes may be applied, so a tablet is never ahead of the log. A log that was restored from
-    a backup is detected by its history.
+    Threads, forked children and other processes of this host may use a tablet and apply changes concurrently. Each
+    call names the expected offset and history. The transaction that stores the rows compares both with the stored
+    values. Only committed changes may be applied, so a tablet is never ahead of the log. The history shows whether the
+    log was restored from a backup.
 
     A tablet with damaged files or another identity is recreated empty.
     """
 
     def __init__(self, files: TabletFiles, identity: Mapping[str, object], *, map_bytes: int | None = None) -> None:
-        """Open the tablet lazily. Rows of another ``identity`` (JSON), the format of keys and values, are discarded."""
+        """Open the tablet lazily. ``identity`` (JSON) is the format of keys; rows of another format are discarded."""
         self._files = files
         self.apply_queue = ApplyQueue()
         """Committed changes that this process will apply. Each read applies them first."""
@@ -193,7 +193,7 @@ class Tablet:
             Environment(files.folder) if map_bytes is None else Environment(files.folder, map_bytes=map_bytes)
         )
         self.verified_lineage: object = None
-        """The last verified history and the state that it was compared with; a cache of `tablet_lineage`."""
+        """The last verified history and the latest record of the state with which it was compared."""
         self._claim()
 
     def close(self) -> None:
@@ -208,16 +208,17 @@ class Tablet:
     def find(self, keys: list[bytes]) -> TabletLookup:
         """Return the values of the keys, all of one state. Sorted keys are faster.
 
-        A damaged tablet is recreated empty at 0: compare `extent.applied` with the expected offset.
+        A damaged tablet is recreated empty at offset 0. The caller must compare `extent.applied` with the expected
+        offset.
         """
         return self._read(lambda reader: TabletLookup(_read_extent(reader), reader.values(keys)))
 
     def find_one(self, key: bytes) -> TabletLookup:
-        """Return the value of one key, as `find` does."""
+        """Return the value of one key, see `find`."""
         return self._read(lambda reader: TabletLookup(self._cached_extent(reader), [reader.value(key)]))
 
     def _cached_extent(self, reader: ReadTransaction) -> TabletState:
-        """Return the extent, read once per state: that saves three of four reads."""
+        """Return the extent. It is read once per state, which saves three of four reads."""
         version, extent = self._last_extent
         if version != reader.version or extent is None:
             extent = _read_extent(reader)
@@ -231,9 +232,9 @@ class Tablet:
     def scan(self, take: Callable[[list[tuple[bytes, bytes]]], None], prefix: bytes = b"") -> TabletState:
         """Pass the keys that start with ``prefix`` and their values to ``take``, in order and in steps.
 
-        All are of one state, whose `extent` is returned. Overwritten values keep their space until the scan ends. If
-        damage is found, the extent of an empty tablet is returned and everything passed to ``take`` is void: compare
-        `applied` with the expected offset.
+        Returns the `extent` of the state that the scan read. Overwritten values occupy space until the scan ends. If
+        the tablet is damaged, returns the extent of an empty tablet, and all that was passed to ``take`` is void. The
+        caller must compare `applied` with the expected offset.
         """
 
         def read(reader: ReadTransaction) -> TabletState:
@@ -260,7 +261,7 @@ class Tablet:
     ) -> bool:
         """Store the values of the keys after the log's changes ``[start, end)``; None deletes a key.
 
-        **Commit point:** LMDB's own, of rows, offset and ``history`` together. Returns False if the tablet is not at
+        **Commit point:** the LMDB transaction with rows, offset and ``history``. Returns False if the tablet is not at
         ``start`` with the history ``after``, because another thread or process applied changes.
         """
         keys = sorted(changes)
@@ -291,11 +292,11 @@ class Tablet:
         after: bytes | None = None,
         history: bytes | None = None,
     ) -> bool:
-        """Replace all rows by ``items``, steps of ascending keys and values, after the changes ``[begins, applied)``.
+        """Replace all rows by the rows after the changes ``[begins, applied)``.
 
-        Returns False if the tablet is already that far, or its history is not ``after``. **Commit point:** LMDB's own,
-        of all rows, the offset and the history. ``items`` may be called more than once; giving ``num_rows`` avoids
-        that.
+        ``items`` returns steps of keys, in ascending order, and their values. It may be called more than once; a given
+        ``num_rows`` avoids that. Returns False if the tablet has already applied as many changes, or its history is not
+        ``after``. **Commit point:** the LMDB transaction with all rows, the offset and the history.
         """
 
         def write(writer: Writer) -> bool:
@@ -318,7 +319,7 @@ class Tablet:
         return self._write(write)
 
     def truncate(self, offset: int, *, after: bytes | None = None, history: bytes | None = None) -> None:
-        """Delete all rows and begin at this offset, unless the tablet begins later or its history is not ``after``."""
+        """Delete all rows and start at ``offset``, unless the tablet starts later or its history is not ``after``."""
 
         def write(writer: Writer) -> None:
             if _read_begin(writer) < offset and _read_history(writer) == after:
@@ -329,8 +330,8 @@ class Tablet:
 
         self._write(write)
 
-    def renew(self, expected: TabletState, history: bytes) -> None:
-        """Replace the history by a newer one, if the tablet still has the ``expected`` state."""
+    def renew_history(self, expected: TabletState, history: bytes) -> None:
+        """Replace the history by a later record, if the tablet still has the ``expected`` state."""
 
         def write(writer: Writer) -> None:
             if _read_extent(writer) == expected:
@@ -353,21 +354,23 @@ class Tablet:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Recreate the tablet empty; if its files were deleted, adopt those that other processes created since.
+        """Recreate the tablet empty. If another process has recreated its files, open these.
 
-        Nothing is lost: the log has all rows. Raises `StorageError` if the disk is full.
+        No row is lost, because the log has all rows. Raises `StorageError` if the disk is full.
         """
         self._recreate(self._generation)
 
     def _recreate(self, generation: int) -> None:
-        """Recreate the tablet unless another thread did, detected by ``generation``."""
+        """Recreate the tablet, unless another thread did so after ``generation`` was read."""
         with self._lock:
             if self._generation != generation:
                 return
             was_deleted = self._environment.was_deleted
             self._environment.close()
             if not self._files.remove() and not was_deleted:
-                raise DamagedError(f"{self._files.folder} is damaged and other processes have it open; end them")
+                raise DamagedError(
+                    f"{self._files.folder} is damaged and other processes have it open; end these processes"
+                )
             self._generation += 1
             self._claim()
 
@@ -384,7 +387,7 @@ class Tablet:
             self.reset()
 
     def _read(self, action: Callable[[ReadTransaction], _Result]) -> _Result:
-        self.apply_queue.finish()  # before any lock is held: the queued work takes the same locks
+        self.apply_queue.finish()  # before any lock is held, because the queued work acquires locks
         generation = self._generation
         try:
             return self._environment.read(action)
@@ -397,7 +400,7 @@ class Tablet:
         try:
             return self._environment.write(action)
         finally:
-            if self._environment.was_deleted:  # other processes do not see these writes and may have recreated it
+            if self._environment.was_deleted:  # other processes do not see these writes
                 self._recreate(generation)
             else:
                 self._files.stamp()
@@ -425,16 +428,18 @@ def _put_history(writer: Writer, history: bytes | None) -> None:
 
 
 def _estimate_bytes(keys: Sequence[bytes], values: Sequence[bytes], num_rows: int) -> int:
-    """Estimate the bytes of ``num_rows`` rows like these: 1.5 times their own, and LMDB's overhead."""
+    """Estimate the bytes of ``num_rows`` rows like these: 1.5 times the bytes of keys and values, and LMDB's
+    overhead.
+    """
     some = range(0, len(keys), 1 + len(keys) // 1000)
     return num_rows * (16 + 3 * sum(len(keys[i]) + len(values[i]) for i in some) // (2 * len(some)))
 
 
 def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapping[str, object]) -> Tablet:
-    """Return the bucket's tablet in this host's cache, opening it if needed. Raises `StorageError` if the disk fails.
+    """Return the bucket's tablet in this host's cache, and open it if necessary. Raises `StorageError`.
 
-    Opening one evicts unused tablets if the cache is too large. The table may have been restored since the rows were
-    applied: see `streamhouse_spark.kv.log_replay`.
+    Opening a tablet evicts unused tablets if the cache is too large. The caller must check the tablet's history
+    (`kv.log_replay`), because the table may have been restored since its rows were applied.
     """
     name = (os.environ.get(CACHE_DIR_VARIABLE), warehouse_url, table_uuid, bucket)
     cached = _by_name.get(name)
@@ -453,7 +458,7 @@ def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapp
 
 
 def close_tablets() -> None:
-    """Close all tablets; the next use reopens them. None may be in use."""
+    """Close all tablets, which must not be in use. The next use reopens them."""
     with _lock:
         _by_name.clear()
         while _open:

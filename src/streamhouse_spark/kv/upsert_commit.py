@@ -2,18 +2,17 @@
 
 **Commit point:** the one record that adds the changes of all buckets.
 
-* Changes of a bucket depend on its rows, so the record adds them only if the bucket still ends at the offset where the
-  rows were read. If another writer committed first, the changes of that bucket are recomputed. Blind writes, which read
-  no row (``table.changelog.image`` WAL), are valid at any offset.
-* Other threads wait for a commit attempt, so long work is done and stored before it; the attempt only compares
+* Changes of a bucket depend on its rows, so the record adds them only if the bucket still ends at the offset at which
+  the rows were read. If another writer committed first, the changes of that bucket are recomputed. Blind writes, which
+  read no row (``table.changelog.image`` WAL), are valid at any offset.
+* Other threads wait for a commit attempt. Large writes are therefore staged before it, and the attempt only compares
   positions.
-* Small writes of several threads share a record (group commit). Each finds the rows of the writes before it in a
-  `WriteOverlay`, so its changes are the same as in a record of its own.
-* Changes prepared by other processes, such as Spark tasks, are added on the same condition, else recomputed here.
-* Each attempt checks an operation that read the table (`ReadVersion`) for conflicts, see
-  `streamhouse_spark.kv.conflict_detection`. If no row that it depends on changed, its changes are valid after the
-  records committed since; otherwise it fails.
-* Tablets apply changes only after the commit. A crash in between is repaired by the next replay of the log.
+* Small writes of several threads share a record (group commit). Each write finds the rows of the earlier writes of the
+  record in a `WriteOverlay`, so its changes are the same as in a separate record.
+* Changes that other processes prepared, such as Spark tasks, are added on the same condition, or recomputed here.
+* Each attempt checks an operation that read the table (`ReadVersion`) for conflicts, see `kv.conflict_detection`. If no
+  row that it depends on changed, its changes are valid after the records committed since; otherwise it fails.
+* Tablets apply changes only after the commit. After a crash between the two, the next use replays the log.
 """
 
 from __future__ import annotations
@@ -51,14 +50,14 @@ from streamhouse_spark.storage.base import Storage
 
 TRIES_MAX: Final = 100
 PRESTAGE_TRIES_MAX: Final = 3
-"""Attempts to stage a large write before the commit attempt. If its buckets moved every time, the attempt itself stages
-it, so that the write cannot starve."""
+"""Times that a large write is staged before a commit attempt. If its buckets moved every time, the attempt stages the
+write, so that it cannot starve.
+"""
 PRESTAGE_KEYS_MIN: Final = 4_096
 PRESTAGE_BYTES_MIN: Final = 256 << 10
-"""Writes below these limits are staged within the commit attempt: reading the stored rows is fast, and the record
-carries the changes."""
+"""Smaller writes are staged within the commit attempt: reading their rows is fast, and their changes are inline."""
 ASYNC_APPLY_MIN: Final = 256
-"""Fewer changes than this are applied before the call returns, which is faster than waking another thread."""
+"""Fewer changes are applied before the call returns, which is faster than waking another thread."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,27 +73,27 @@ def commit_upsert(
     read: ReadVersion | None = None,
     extra_actions: Callable[[TableState], Sequence[Action]] = lambda _state: (),
 ) -> tuple[BucketOffsets, CommitResult]:
-    """Commit the changes that the batches make to their buckets. Returns the offsets of the changed buckets.
+    """Commit the changes that the batches make to their buckets. Return the offsets of the changed buckets.
 
-    ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, by the
+    ``prepared`` has changes of some buckets, each computed from the bucket's whole batch at one position, with the
     schema and properties of ``stager``. If they are still valid, neither the batch nor this host's tablet is read, so
     ``batches`` may be lazy.
 
-    With ``overwrite`` the same record truncates the table first. With ``read`` nothing is committed if a row changed
-    that the operation depends on. ``extra_actions`` returns further actions for the record, given the state before it,
-    and may raise to abort. The changes are durable and visible when this returns. If the transaction is already stored,
-    nothing is changed and the offsets of its first commit are returned.
+    With ``overwrite`` the record first truncates the table. With ``read`` nothing is committed if a row changed on
+    which the operation depends. ``extra_actions`` returns more actions for the record, given the state before it, and
+    may raise to abort. The changes are durable and visible when this returns. A transaction that is already stored
+    changes nothing and returns the offsets of its first commit.
 
     Raises:
         CommitConflictError: the schema changed, read or written rows changed, or too many races were lost; nothing
             was written.
         InvalidOptionError: the table is materialized, and only its refreshes may write to it.
-        CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: as `CommitLog.commit`.
+        CommitStateUnknownError, StorageError, TransactionConflictError, TableNotFoundError: see `CommitLog.commit`.
     """
     require_writable(log.state, transaction)
-    rebase = None if read is None else ConflictChecker(read, stager.storage, stager.layout)
+    conflicts = None if read is None else ConflictChecker(read, stager.storage, stager.layout)
     plan = _UpsertPlan(
-        log, stager, batches, prepared or {}, transaction, extra_actions, overwrite=overwrite, rebase=rebase
+        log, stager, batches, prepared or {}, transaction, extra_actions, overwrite=overwrite, conflicts=conflicts
     )
     committed = plan.commit()
     offsets = offsets_of_commit(committed)
@@ -108,10 +107,10 @@ def commit_upsert(
 def _schedule_apply(stager: ChangeStager, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
     """Apply the committed changes of a bucket, before or after the call returns.
 
-    The rows are stored, and the next use of the tablet in this process applies them first.
+    Every use of the tablet in this process first applies the queued changes.
     """
     if any(s.values is None for s in chain):
-        return  # the next host that needs them replays them; this one may never read the bucket
+        return  # the next host that reads the bucket replays the log
     tablet = stager.tablet_of(bucket)
 
     def apply() -> None:
@@ -126,8 +125,9 @@ def _schedule_apply(stager: ChangeStager, bucket: int, chain: Sequence[StagedCha
 
 
 def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
-    """Apply the committed changes of a bucket to this host's tablet: the last of ``chain``, and unapplied earlier ones
-    of the same record. A failing local disk must not look like a failed write.
+    """Apply the committed changes of a bucket to this host's tablet.
+
+    ``chain`` has the changes of this write, after the changes of earlier writes in the same record.
     """
     history = history_of(state)
     if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
@@ -146,13 +146,13 @@ def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableS
 
 
 class _PrestageError(Exception):
-    """Raised by a commit attempt for a large write that must be staged before it, because other threads wait."""
+    """Raised by a commit attempt for a large write, which must be staged before the attempt."""
 
 
 class _UpsertPlan(DependentPlan):
     """The commit plan of one write, with its staged changes.
 
-    A group commit may call it from another thread, but never from two at a time.
+    A group commit may call the plan from another thread, but never from two threads at a time.
     """
 
     def __init__(
@@ -160,47 +160,47 @@ class _UpsertPlan(DependentPlan):
         log: CommitLog,
         stager: ChangeStager,
         batches: Mapping[int, KeyedBatch],
-        ready: Mapping[int, PreparedChanges],
+        prepared: Mapping[int, PreparedChanges],
         transaction: Transaction | None,
         extra_actions: Callable[[TableState], Sequence[Action]],
         *,
         overwrite: bool,
-        rebase: ConflictChecker | None,
+        conflicts: ConflictChecker | None,
     ) -> None:
         self._log = log
         self._stager = stager
         self._extra_actions = extra_actions
         self._batches = batches
-        self._ready = ready
+        self._prepared = prepared
         self._transaction = transaction
         self._overwrite = overwrite
-        self._rebase = rebase
+        self._conflicts = conflicts
         self._times_prestaged = 0
         self.overlay: WriteOverlay | None = None
         self.earlier: tuple[Mapping[int, StagedChanges], ...] = ()
         self._times_planned = 0
-        self._was_stacked = False
+        self._shared_a_record = False
         self.staged: dict[int, StagedChanges] = {}
-        """Replaced, never mutated, by each attempt: plans stacked on an earlier attempt keep its changes."""
+        """Each attempt replaces this map and never mutates it, because later plans of a record refer to it."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the committed changes may differ from the staged ones.
+        """Whether the committed changes may differ from the staged changes.
 
-        An abandoned request may have stored the write after other neighbours than those of the last attempt.
+        An earlier attempt that timed out may have stored the write after other plans than the last attempt.
         """
-        return self._was_stacked and self._times_planned > 1
+        return self._shared_a_record and self._times_planned > 1
 
     def chain(self, bucket: int) -> list[StagedChanges]:
-        """Return the changes of a bucket in the record: those of earlier plans, then those staged here."""
+        """Return the changes of a bucket in the record: the changes of earlier plans, then the changes of this plan."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
     def commit(self) -> CommitResult:
         for _ in range(TRIES_MAX):
             try:
-                if self._rebase is not None or self._is_large(self._batches.keys() - self._ready.keys()):
+                if self._conflicts is not None or self._is_large(self._batches.keys() - self._prepared.keys()):
                     self._prestage()
-                is_shared = self._rebase is None and not self._overwrite and not self._stager.reads_whole_buckets
+                is_shared = self._conflicts is None and not self._overwrite and not self._stager.reads_whole_buckets
                 return self._log.commit(
                     self, transaction=self._transaction, staged_ms=self._staged_ms, is_shared=is_shared
                 )
@@ -210,17 +210,17 @@ class _UpsertPlan(DependentPlan):
                 self._log.refresh()
         raise CommitConflictError(
             f"{self._log.state.name}: lost {TRIES_MAX} races in a row against other processes of this host; nothing "
-            "was written, write again",
+            "was written, retry the write",
         )
 
     @property
     def _staged_ms(self) -> int | None:
-        """Store time when staging of the oldest staged changes began; None before the first."""
+        """Store time when staging of the oldest staged changes began; None if no changes are staged."""
         own = [changes.staged_ms for changes in self.staged.values()]
-        return min([*own, *(changes.staged_ms for changes in self._ready.values())], default=None)
+        return min([*own, *(changes.staged_ms for changes in self._prepared.values())], default=None)
 
     def _prestage(self) -> None:
-        """Check the write and, if it is large, stage it before the attempt. Gives up after a few tries."""
+        """Check the write and, if it is large, stage it before the attempt. Does nothing after a few tries."""
         if self._times_prestaged >= PRESTAGE_TRIES_MAX:
             return
         self._times_prestaged += 1
@@ -232,8 +232,8 @@ class _UpsertPlan(DependentPlan):
             self.staged.update(self._stager.stage(self._batches, moved, state))
 
     def follow(self, before: TableState, earlier: Sequence[Plan]) -> None:
-        loose = self.overlay if self.earlier and self.overlay is not None else ()
-        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in loose}
+        overlaid = self.overlay if self.earlier and self.overlay is not None else ()
+        self.staged = {b: s for b, s in self.staged.items() if s.is_blind or b not in overlaid}
         if not earlier:
             self.overlay, self.earlier = WriteOverlay(before), ()
             return
@@ -250,28 +250,30 @@ class _UpsertPlan(DependentPlan):
             raise _PrestageError
         self.staged.update(self._stager.stage(self._batches, moved, state, self.overlay))
         self._times_planned += 1
-        self._was_stacked = self._was_stacked or bool(self.earlier)
-        emptying = make_truncate_actions(state) if self._overwrite else ()
-        return (*emptying, *self._make_append_actions(state, time_ms), *self._extra_actions(state))
+        self._shared_a_record = self._shared_a_record or bool(self.earlier)
+        truncation = make_truncate_actions(state) if self._overwrite else ()
+        return (*truncation, *self._make_append_actions(state, time_ms), *self._extra_actions(state))
 
     def _find_moved_buckets(self, state: TableState, time_ms: int) -> dict[int, BucketPosition]:
-        """Return the buckets without staged changes for their current position. Raises if the write is impossible."""
-        if state.dropped:  # also if nothing would change
+        """Return the buckets without staged changes for their current position. Raise if the write is impossible."""
+        if state.dropped:  # also if there are no changes
             raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) was dropped; nothing was written")
         if state.schema_id != self._stager.layout.schema_id:
             raise CommitConflictError(
-                f"{state.name}: its columns were altered while rows were written; nothing was written, write again",
+                f"{state.name}: its columns were altered while rows were staged; nothing was written, retry the write",
             )
-        if self._rebase is not None:
-            self._rebase.check(state, self._batches)
-        emptying = make_truncate_actions(state) if self._overwrite else ()
-        ends, moved = ends_after(state, emptying), {}
+        if self._conflicts is not None:
+            self._conflicts.check(state, self._batches)
+        truncation = make_truncate_actions(state) if self._overwrite else ()
+        ends, moved = ends_after(state, truncation), {}
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
-            at = (end if emptying else begins, end)
-            staged, ready = self.staged.get(bucket), self._ready.get(bucket)
-            if ready is not None and ready.is_valid_at(state, self._expected_position(bucket, ready.at, at), time_ms):
-                self.staged[bucket] = ready.at_position(at)
+            at = (end if truncation else begins, end)
+            staged, prepared = self.staged.get(bucket), self._prepared.get(bucket)
+            if prepared is not None and prepared.is_valid_at(
+                state, self._expected_position(bucket, prepared.at, at), time_ms
+            ):
+                self.staged[bucket] = prepared.at_position(at)
             elif staged is not None and self._is_reusable(staged, bucket, at) and staged.is_committable(state, time_ms):
                 self.staged[bucket] = replace(staged, at=at)
             else:
@@ -284,8 +286,8 @@ class _UpsertPlan(DependentPlan):
         return staged.is_blind or (is_known and staged.at == self._expected_position(bucket, staged.at, at))
 
     def _expected_position(self, bucket: int, staged_at: BucketPosition, at: BucketPosition) -> BucketPosition:
-        """Return ``staged_at`` if the rows that the staged changes depend on are unchanged since, else ``at``."""
-        return staged_at if self._rebase is not None and self._rebase.is_unchanged(bucket, staged_at, at) else at
+        """Return ``staged_at`` if the rows on which the staged changes depend are unchanged; otherwise ``at``."""
+        return staged_at if self._conflicts is not None and self._conflicts.is_unchanged(bucket, staged_at, at) else at
 
     def _is_large(self, buckets: Collection[int]) -> bool:
         """Return whether staging the changes of these buckets takes long."""
@@ -304,7 +306,7 @@ class _UpsertPlan(DependentPlan):
         added = [(s.offsets.start, s.segment) for s in self.staged.values() if s.segment is not None]
         if not added and self._transaction is None:
             return ()
-        rewrites = self._rebase is not None or self._overwrite or self._stager.reads_whole_buckets
+        rewrites = self._conflicts is not None or self._overwrite or self._stager.reads_whole_buckets
         placed = (s.segment.placed(base, state.version + 1, time_ms) for base, s in added)
         segments = tuple(replace(segment, rewrites=True) if rewrites else segment for segment in placed)
         return (Append(segments, tuple(s.inline_rows for _, s in added)),)

@@ -94,8 +94,7 @@ class LakeRelocation(Protocol):
         """Return the keys of all files inside the warehouse that snapshots reference."""
 
     def relocate(self, new_uuid: str | None) -> None:
-        """Replace the root in all metadata with the opened root. With ``new_uuid``, also make that table the lake's
-        owner.
+        """Replace the root in all metadata with the opened root. With ``new_uuid``, that table becomes the owner.
 
         Completed work is not repeated. Raises `CommitConflictError`, `CommitStateUnknownError`.
         """
@@ -148,9 +147,7 @@ class LakeAdoption(ABC):
 
     @abstractmethod
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the lake table fits a table with this primary key, which may be empty. Raises
-        `LakeMismatchError`.
-        """
+        """Require that the lake table fits this primary key, which may be empty. Raises `LakeMismatchError`."""
 
     @abstractmethod
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
@@ -273,9 +270,7 @@ class ReplaceableSnapshots(ABC):
 
     @abstractmethod
     def is_replaced(self, snapshot_id: int) -> bool:
-        """Return whether another engine's snapshot replaced this snapshot, and no file has its rows, so that tiering
-        can repeat them.
-        """
+        """Return whether another engine replaced this snapshot and no file has its rows. Tiering then repeats them."""
 
     @abstractmethod
     def snapshot_identity(self, snapshot_id: int) -> str | None:
@@ -309,7 +304,7 @@ class RewritableFiles(ABC):
 
     @abstractmethod
     def cluster(
-        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+        self, clustering: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
     ) -> CompactReport:
         """Rewrite files of a log table in a sort order.
 
@@ -397,9 +392,7 @@ class LakeTable(ABC):
         return lake
 
     def require_home(self, action: str) -> None:
-        """Require, before a write to the lake, that the warehouse was not moved or copied. Raises
-        `WarehouseMovedError`.
-        """
+        """Require, before a write, that the warehouse was not moved or copied. Raises `WarehouseMovedError`."""
         self.binding.require_home(action)
 
     def _require_home_unless(self, dry_run: bool, action: str) -> None:  # noqa: FBT001 - the option of each verb
@@ -482,8 +475,7 @@ class LakeTable(ABC):
     def write_context(self) -> WriteContext:
         """Return the context for the tasks of a round that starts now.
 
-        With a primary key, the context is bound to the current snapshot: after another commit, `commit` may reject its
-        files.
+        With a primary key, `commit` may reject the files of this context after another commit.
         """
         self.binding.require_home("tiering")
         return self._write_context()
@@ -518,9 +510,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def keeps_files(self, older: int, newer: int) -> bool:
-        """Return whether snapshot ``newer`` provably retains, unchanged, each file without offsets of snapshot
-        ``older``.
-        """
+        """Return whether snapshot ``newer`` provably retains, unchanged, each file without offsets of ``older``."""
 
     def commit(
         self,
@@ -533,8 +523,7 @@ class LakeTable(ABC):
         starts: Mapping[int, int] = NEVER_TRUNCATED,
         absent: Mapping[int, int] = NOTHING_ABSENT,
     ) -> LakeSnapshot | None:
-        """Add files and advance the offsets from ``expected`` to ``new`` in one snapshot. Returns None if nothing is
-        new.
+        """Add files and advance the offsets from ``expected`` to ``new`` in one snapshot. Returns None without changes.
 
         ``absent`` counts, per bucket, the rows of the range that are not in the files; see `omits_deleted_rows`. With a
         primary key, ``files`` include position delete files, which replace older delete files.
@@ -557,8 +546,7 @@ class LakeTable(ABC):
     def drop_partitions(
         self, chosen: PartitionMatches, *, below: Mapping[int, int], dry_run: bool = False
     ) -> LakeDropReport:
-        """Remove the rows of partitions with offsets below ``below``, in one snapshot. The lake's offsets do not
-        change.
+        """Remove the rows of partitions below the offsets ``below`` in one snapshot, which keeps the lake's offsets.
 
         Only for log tables. Rows that other engines added to the partitions are removed too. **Commit point:** the
         snapshot. Every attempt validates that the latest snapshot holds all rows below the offsets, or raises
@@ -635,9 +623,7 @@ class LakeTable(ABC):
         return read_split(self.binding.files_at(split.location), split, projection, filter=filter)
 
     def read_offsets(self, bucket: int, of_range: OffsetRange) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of a log range as (base offset, rows) in offset order. Raises the errors of
-        `read_with_offsets`.
-        """
+        """Yield the rows of a log range as (base offset, rows) in order. Raises the errors of `read_with_offsets`."""
         return ((int(offsets[0]), rows) for offsets, rows in self.read_with_offsets(bucket, of_range))
 
     def read_with_offsets(
@@ -654,8 +640,8 @@ class LakeTable(ABC):
         if node is not ALWAYS_TRUE and plan.snapshot is not None:
             chosen = self.plan_read(snapshot_id=plan.snapshot.id, node=node, schema=schema)
             locations = frozenset(split.location for split in chosen.splits)
-        how = self.binding.spec.writers, bucket, offsets, locations
-        return read_log_range(self.binding.files_at, plan, *how, has_gaps=snapshot_id is not None)
+        of_bucket = self.binding.spec.writers, bucket, offsets, locations
+        return read_log_range(self.binding.files_at, plan, *of_bucket, has_gaps=snapshot_id is not None)
 
     def read_stored_rows(self, snapshot_id: int, bucket: int, rows: OffsetSet) -> PlacedRows:
         """Return the rows at these offsets from the files of a snapshot, including deleted rows.

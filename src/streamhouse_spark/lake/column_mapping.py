@@ -34,9 +34,7 @@ class LakeField:
     name: str
     """The package's name of the field. If the lake has a different name, another engine renamed the field."""
     inner: Mapping[int, int] = field(default_factory=dict)
-    """Table id → lake id of the nested fields, if they ever changed. Keeps dropped fields for readers of older
-    states.
-    """
+    """Table id → lake id of the nested fields, if they ever changed. Has dropped fields for readers of older states."""
 
     def to_json(self) -> list[Any]:
         inner = {str(own): lake_id for own, lake_id in sorted(self.inner.items())}
@@ -77,9 +75,7 @@ class ColumnMap:
         return {field.id: column_id for column_id, field in self.fields.items()}
 
     def to_text(self, table_uuid: str) -> str:
-        """Return the text of the lake table's property. It contains the table's uuid, because another table may adopt
-        the lake.
-        """
+        """Return the text of the property. It contains the table's uuid, because another table may adopt the lake."""
         fields = {str(column_id): field.to_json() for column_id, field in sorted(self.fields.items())}
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
@@ -176,9 +172,7 @@ def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNam
 
 
 def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
-    """Return the column in the schema that the lake was migrated to, or in the oldest schema for a lake without
-    a map.
-    """
+    """Return the column in the schema that the lake was migrated to, or in the oldest schema without a map."""
     schema = spec.schemas.get(mapping.schema_id or 0)
     return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
 
@@ -200,9 +194,7 @@ def _match_nested_fields(column: Column, inside: Mapping[Path, int]) -> dict[int
 def _lake_field(
     column: Column, field_id: int, name: str, inside: Mapping[Path, int], before: LakeField | None = None
 ) -> LakeField:
-    """Return the lake field of a column with the lake's nested names. ``before`` may have nested fields dropped
-    since.
-    """
+    """Return a column's lake field with the lake's nested names. ``before`` may have nested fields dropped since."""
     if column.field_ids is None:
         return LakeField(field_id, name)
     older = before.inner if before is not None else {}
@@ -406,9 +398,7 @@ def find_repeated_names(names: Iterable[str]) -> list[str]:
 
 
 def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
-    """Map columns by their first names. The oldest column with a name has the field; newer ones were added after its
-    drop.
-    """
+    """Map columns by first names. The oldest column with a name has the field, and newer ones were added later."""
     left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
     for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
 
 CATALOG_SETTINGS = "lake.iceberg.catalog."
-"""Prefix of warehouse settings with the properties of an external pyiceberg catalog, which replaces the file
-catalog.
-"""
+"""Prefix of warehouse settings with the properties of a pyiceberg catalog that replaces the file catalog."""
 
 SMALL_BYTES_MAX: Final = 4 << 20
 """Files up to this size are fetched whole. This takes no longer than reading the footer and then the columns."""
@@ -78,9 +76,7 @@ class _StreamSink:
 
 
 def open_catalog_files(settings: Mapping[str, str], location: str) -> FileAccess:
-    """Return the access to data files outside the warehouse, with the settings of the warehouse and its lake
-    catalog.
-    """
+    """Return the access to files outside the warehouse, with the settings of the warehouse and its lake catalog."""
     from pyiceberg.io import load_file_io
 
     is_writable = any(name.startswith(CATALOG_SETTINGS) for name in settings)

@@ -30,7 +30,8 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
             from streamhouse_spark.lake.paimon.table import PaimonLake
 
             return PaimonLake(storage, spec, settings=settings, world=world)
-        _require_installed("pyiceberg")  # importing it is slow, so only its users import it
+        if find_spec("pyiceberg") is None:  # importing it is slow, so only its users import it
+            raise ModuleNotFoundError("No module named 'pyiceberg'", name="pyiceberg")
         from streamhouse_spark.lake.iceberg.table import IcebergLake
 
         return IcebergLake(storage, spec, settings=settings, world=world)
@@ -63,11 +64,6 @@ def file_spec_of(context: WriteContext) -> FileSpec:
     from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 
     return IcebergFileSpec.from_json(context.lake)
-
-
-def _require_installed(library: str) -> None:
-    if find_spec(library) is None:
-        raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 @contextmanager

@@ -130,8 +130,7 @@ def find_damaged_file(error: Exception, location_of: Callable[[object], str | No
     """Return the file that was being read when the error occurred, or ``otherwise``.
 
     The errors of the libraries do not name the file, and may come from their threads. But the frames of the traceback
-    hold the value that was read: ``location_of`` returns its location, or None for other values. The innermost location
-    wins.
+    hold the value that was read: ``location_of`` returns its location, or None for other values. The innermost wins.
     """
     location, place = otherwise, error.__traceback__
     while place is not None:

@@ -160,8 +160,7 @@ def _exclude_deleted(rows: PlacedRows, marked: OffsetSet) -> PlacedRows:
 def read_stored_rows(
     files_at: FilesAt, plan: LakePlan, writers: Collection[str], bucket: int, rows: OffsetSet
 ) -> PlacedRows:
-    """Return rows with their offsets, in offset order. See `LakeTable.read_stored_rows`; ``plan`` covers the whole
-    snapshot.
+    """Return rows with offsets, in offset order. See `LakeTable.read_stored_rows`; ``plan`` covers the whole snapshot.
 
     Memory is bounded by one batch per open file. Raises `OffsetsTrimmedError` before the first row unless the files
     hold each offset exactly once.
@@ -253,11 +252,11 @@ class SnapshotScan(ABC):
         ``column`` is the table's column with the name of the field.
         """
 
-    def columns_same_by_name(self, how: LakeProjection) -> frozenset[str]:
-        """Return the projected columns that have one meaning by name in every file, independent of the file's
-        schema.
-        """
-        columns = zip(how.schema.columns, how.field_ids, how.lake_names, how.inside, strict=True)
+    def columns_same_by_name(self, projection: LakeProjection) -> frozenset[str]:
+        """Return the projected columns that have one meaning by name in every file, whatever the file's schema."""
+        columns = zip(
+            projection.schema.columns, projection.field_ids, projection.lake_names, projection.inside, strict=True
+        )
         return frozenset(
             column.name
             for column, field_id, lake_name, (inner, _) in columns
@@ -266,9 +265,9 @@ class SnapshotScan(ABC):
 
     def plan(self, columns: Sequence[str] | None, node: Node, schema: TableSchema | None) -> LakePlan:
         """Return the splits to read. See `LakeTable.plan_read`."""
-        how = self.projection(columns, schema)
+        projection = self.projection(columns, schema)
         files = self.files(self.projection(None, schema), (), node, None)
-        return LakePlan(self.describe(), how, tuple(split for file in files for split in file.splits()))
+        return LakePlan(self.describe(), projection, tuple(split for file in files for split in file.splits()))
 
     def scan(
         self,
@@ -279,10 +278,10 @@ class SnapshotScan(ABC):
         buckets: Collection[int] | None,
     ) -> LakeScan:
         """Return whole files with metadata. See `LakeTable.scan_files`."""
-        how, snapshot = self.projection(columns, schema), self.describe()
+        projection, snapshot = self.projection(columns, schema), self.describe()
         assert snapshot is not None
         files = self.files(self.projection(None, schema), statistics_of, node, buckets)
-        return LakeScan(snapshot, how, files, self.columns_same_by_name(how))
+        return LakeScan(snapshot, projection, files, self.columns_same_by_name(projection))
 
 
 def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> LakeProjection:
@@ -341,9 +340,7 @@ def projection_of(
 
 
 def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames:
-    """Return the names of the nested fields of a column whose nested fields never changed. Own files use these
-    names.
-    """
+    """Return the nested names of a column whose nested fields never changed. The package's files use these names."""
     by_path = [(path, inside.get(tuple(name.casefold() for name in path))) for path in list_field_paths(column.type)]
     return tuple((field_id, join_path(path)) for path, field_id in by_path if field_id is not None)
 

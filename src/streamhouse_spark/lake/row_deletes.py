@@ -31,7 +31,7 @@ class SnapshotFiles(ABC):
     """The data files of a lake snapshot, by name."""
 
     binding: LakeTableBinding[Any]
-    how: LakeProjection
+    projection: LakeProjection
     """The projection of all columns of the table."""
     location: str
     """The location of the lake table, for messages."""
@@ -97,14 +97,14 @@ def _find_rewritten_rows(
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletes. The log has the
     rows after the offsets of the snapshot.
     """
-    of_log, left = pending.read_log_rows(moved, live.how.schema.arrow)
+    of_log, left = pending.read_log_rows(moved, live.projection.schema.arrow)
     if not (lost_rows or of_log.num_rows or left.rows):
         return {}
     try:
         before = None if pending.recorded is None else live.files_with(lost_rows, pending.recorded)
         rows_of_file = {**lost_rows, **_group_rows_by_file(live, before, left)}
         splits = {name: before.split(name) for name in rows_of_file} if before is not None else {}
-        rows = read_rows_at(live.binding.files_at, splits, rows_of_file, live.how)
+        rows = read_rows_at(live.binding.files_at, splits, rows_of_file, live.projection)
     except (SnapshotExpiredError, FileNotFoundError) as error:
         raise LakeMismatchError(
             f"lake table {live.location}: rows of snapshot {pending.recorded} were deleted, but before a round applied "
@@ -113,7 +113,7 @@ def _find_rewritten_rows(
         ) from error
     newer = sorted(name for name in live.names if before is None or name not in before.names)
     unread = ((name, split) for name, (split, own) in zip(newer, live.read_offsets(newer), strict=True) if own is None)
-    return dict(find_equal_rows(live.binding.files_at, unread, pa.concat_tables([rows, of_log]), live.how))
+    return dict(find_equal_rows(live.binding.files_at, unread, pa.concat_tables([rows, of_log]), live.projection))
 
 
 def _group_rows_by_file(live: SnapshotFiles, before: SnapshotFiles | None, moved: RewrittenRows) -> FileRows:

@@ -122,9 +122,7 @@ def parse_offsets(text: str, table_uuid: str, snapshot_id: int, location: str) -
 
 
 def next_snapshot_time_ms(now_ms: int, newest_ms: int) -> tuple[int, dict[str, str]]:
-    """Return the stored time of a snapshot after one with the time ``newest_ms``, and the property with its own
-    time.
-    """
+    """Return the stored time of a snapshot after one of ``newest_ms``, and the property with its own time."""
     return max(now_ms, newest_ms), {TIME_PROPERTY: str(now_ms)} if now_ms < newest_ms else {}
 
 
@@ -148,9 +146,8 @@ def latest_possible_times_ms(own: Sequence[int]) -> list[int]:
 def effective_times_ms(own: Sequence[int], now_ms: int) -> list[int]:
     """Return the time from which the age of each snapshot counts.
 
-    It is the writer's time, and never before that of an earlier snapshot. A time in the future is replaced with the
-    latest possible time. So a fast clock does not retain snapshots forever, and a slow clock does not expire them
-    early.
+    It is the writer's time, and never before that of an earlier snapshot. A future time is replaced with the latest
+    possible time. So a fast clock does not retain snapshots forever, and a slow clock does not expire them early.
     """
     times_ms: list[int] = []
     for own_time_ms, latest in zip(own, latest_possible_times_ms(own), strict=True):

@@ -43,18 +43,14 @@ class LakeTableSpec:
     partition_fields: tuple[PartitionField, ...] = ()
     """All partition fields, if one transforms a column. Otherwise empty, and ``partition_by`` has all."""
     former_layouts: tuple[tuple[int, tuple[PartitionField, ...]], ...] = ()
-    """Former partitionings, oldest first: the id of the last schema of each, and its fields with the names of that
-    schema.
-    """
+    """Former partitionings, oldest first: the id of the last schema, and the fields with the names of that schema."""
     former_uuids: tuple[str, ...] = ()
     """Uuids of the tables that this table was copied from, which wrote some of the lake's files."""
     branch: str | None = None
     """The branch of the table, which cannot write to the lake."""
 
     def require_own(self, action: str) -> None:
-        """Raise `InvalidOptionError` for a branch, which never changes the lake of its table. ``action`` names the
-        change.
-        """
+        """Raise `InvalidOptionError` for a branch, which never changes the lake. ``action`` names the change."""
         if self.branch is not None:
             raise unsupported_on_branch_error(self.path.of_branch(self.branch), action)
 

@@ -61,8 +61,7 @@ class DeletedRows(Portable):
 class LiveFile(Portable):
     """A data file of a snapshot with its position delete files. Serializable.
 
-    ``partition`` and the bounds are in the binary form of the lake. Bounds are by field id, for key columns with known
-    bounds.
+    ``partition`` and the bounds are in the binary form of the lake. Bounds are by field id, of key columns.
     """
 
     location: str
@@ -132,8 +131,7 @@ class LakeFile(Portable):
     """A written data file or position delete file, committed or not. Also a data file to remove; see `DeletedRows`.
 
     ``offsets`` are those of its rows, or with a primary key those of the changes. ``partition`` has the partition
-    values in the binary form of the lake, and None for null. ``columns`` has statistics by field id, with binary
-    bounds.
+    values in the binary form of the lake, and None for null. ``columns`` has statistics with binary bounds by field id.
     """
 
     location: str
@@ -203,9 +201,7 @@ class LakeProjection(Portable):
     inner: tuple[tuple[int | None, ...] | None, ...] = ()
     """Empty if every column has None."""
     first_names: tuple[FieldNames, ...] = ()
-    """For columns in ``inner``, the nested names before their first change. For the package's files without
-    nested ids.
-    """
+    """For columns in ``inner``, the nested names before their first change, for the package's files without ids."""
 
     def of_columns(self, names: Container[str]) -> LakeProjection:
         """Return the projection restricted to the columns in ``names``."""

@@ -138,8 +138,8 @@ def require_dense(
 def warn_of_duplicates(table: str, healed_rows: int) -> None:
     """Log the number of removed duplicates, if any. A duplicate is an additional live row of a primary key.
 
-    Only other engines add duplicates. A round removes those of a key that changes, compaction those of a whole bucket
-    and partition.
+    Only other engines add duplicates. A round removes those of changed keys, compaction those of a bucket and
+    partition.
     """
     if healed_rows:
         logger.warning(

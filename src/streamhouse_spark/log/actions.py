@@ -28,14 +28,14 @@ class ArchivePage:
     """Bucket → offset after its last change in the page, for buckets with changes."""
     num_rows: int
     memory_bytes: int
-    """Estimated bytes of its rows in memory."""
+    """Estimated bytes of the rows in memory."""
     first_ms: int
     last_ms: int
-    """The earliest and the latest commit time among its changes."""
+    """The earliest and the latest commit time of the changes."""
     last_us: int
-    """The display time of its last commit with changes."""
+    """The display time of the last commit with changes."""
     level: int = 0
-    """How often pages were merged to make it."""
+    """Number of merges that led to this page."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,15 +60,15 @@ class ArchivePage:
 class Archive:
     """The change archive of a primary-key table: pages of changes that outlive the hot log, the oldest first.
 
-    A page is an object with all changes of some consecutive commits (`log.archive`). The state only knows how far each
-    page reaches. Pages are contiguous, and reach at least to the start of the hot log.
+    A page is an object with all changes of some consecutive commits (`log.archive`). The state has only the extent of
+    each page. Pages are contiguous, and reach at least to the start of the hot log.
     """
 
     pages: tuple[ArchivePage, ...] = ()
     starts: Mapping[int, int] = field(default_factory=dict)
-    """Bucket → offset of its first change in the pages, for all buckets."""
+    """Bucket → offset of the first change in the pages, for all buckets."""
     first_commit: int = 0
-    """The first commit from which on the pages have the commit of each change: older records were deleted before."""
+    """The first commit after which the pages have the commit of each change."""
 
     def __bool__(self) -> bool:
         return bool(self.pages)
@@ -105,7 +105,7 @@ NO_ARCHIVE = Archive()
 
 @dataclass(frozen=True, slots=True)
 class SetArchive:
-    """Replaces the archive. ``gone`` are the objects that only removed pages named."""
+    """Replaces the archive. ``removed_keys`` are the objects that only removed pages named."""
 
     archive: Archive
     removed_keys: tuple[str, ...] = ()
@@ -119,7 +119,7 @@ class SetArchive:
 
 
 def pages_between(archive: Archive, bucket: int) -> Iterable[tuple[ArchivePage, int, int]]:
-    """Yield the pages with changes of a bucket, each with the half-open range of their offsets."""
+    """Yield the pages with changes of a bucket, each with the half-open range of the changes' offsets."""
     start = archive.starts.get(bucket, 0)
     for page in archive.pages:
         end = page.ends.get(bucket, start)
@@ -129,12 +129,12 @@ def pages_between(archive: Archive, bucket: int) -> Iterable[tuple[ArchivePage, 
 
 
 COPY: Final = "copy"
-"""The kind of a `Create` with ``former_uuids``, which older versions of this package do not know."""
+"""The kind of a `Create` with ``former_uuids``, which older versions of this package reject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Creates the table. Always the first action of record 1, and only there."""
+    """Creates the table. The first action of record 1, and of no other record."""
 
     name: str
     schema: TableSchema
@@ -159,7 +159,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Replaces all segments within their bucket's ``[start, end)`` by ``segments``: same rows, same offsets."""
+    """Replaces all segments within their bucket's ``[start, end)`` by ``segments`` with the same rows and offsets."""
 
     bucket: int
     start: int
@@ -178,8 +178,9 @@ class Trim:
 class Truncate:
     """Empties the table: rows below ``offsets``, the bucket ends before this action, no longer belong to it.
 
-    If all rows are those of an adopted lake, which have no offsets, ``offsets`` are one more than these ends. Offsets
-    continue from there. Segments are removed, and lake snapshots with rows below ``offsets`` no longer count.
+    If all rows are those of an adopted lake, which have no offsets, ``offsets`` are one more than the bucket ends.
+    Later rows continue at ``offsets``. Segments are removed, and lake snapshots with rows below ``offsets`` no longer
+    count.
     """
 
     offsets: Mapping[int, int]
@@ -202,22 +203,21 @@ class TieredSnapshot:
     applied_through: int = 0
     """Number of the last record whose deletions are applied to the snapshot; 0 if no record deleted rows."""
     keeps_files: bool = False
-    """Whether every file of another engine in the previously recorded snapshot is known to be unchanged in this one."""
+    """Whether this snapshot has, unchanged, all files of other engines in the previously recorded snapshot."""
     dropped_without_offsets: int = 0
-    """How many of the absent rows were dropped with a partition and had no offsets, so that they are not in the range.
-    """
+    """Number of missing rows without offsets, which were dropped with a partition."""
 
     @property
     def dropped_own(self) -> int:
-        """How many of the absent rows may be in the range."""
+        """Number of missing rows that may have offsets."""
         return self.dropped_rows - self.dropped_without_offsets
 
 
 @dataclass(frozen=True, slots=True)
 class ResetLake:
-    """Moves the lake table to ``lake_location``, where it is empty: snapshots of the former one no longer count.
+    """Replaces the lake table by an empty one at ``lake_location``. Snapshots of the former lake no longer count.
 
-    Rows of buckets below ``starts`` are lost, as by a truncation there.
+    Rows of buckets below ``starts`` are lost, as by a truncation at these offsets.
     """
 
     lake_location: str
@@ -248,16 +248,16 @@ class Rename:
 
 @dataclass(frozen=True, slots=True)
 class MarkOrphans:
-    """Condemns orphan files: they are deleted after the grace period, and must not be committed any more."""
+    """Condemns orphan files. They must not be committed, and are deleted after the grace period."""
 
     keys: tuple[str, ...]
     expiring: frozenset[int] | None = None
-    """All lake snapshots that are being expired: no tag may name them any more. None leaves them unchanged."""
+    """All lake snapshots that are being expired, which tags must not name; None leaves them unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmDeleted:
-    """Condemned files are deleted; the state drops their entries."""
+    """Records that condemned files are deleted. The state drops their entries."""
 
     keys: tuple[str, ...]
 
@@ -267,7 +267,7 @@ class Drop:
     """Drops the table. Only clean-up records, a `Rename`, and `Undrop` or `Tombstone` may follow."""
 
     successor: str | None = None
-    """Uuid of the table that takes over the name, if it replaces this one."""
+    """Uuid of the table that replaces this table under its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class Undrop:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """Finishes a drop after the grace period: no `Undrop` may follow, and the files are deleted."""
+    """Ends the grace period of a dropped table: it cannot be undropped, and its files are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +291,7 @@ class ForgetTransactions:
 class ExpireTransactions:
     """Compacts the entries of writers that have not written for ``table.transactions.ttl`` to their last version.
 
-    Later commits do not depend on it; see `streamhouse_spark.log.transactions`.
+    Repeated writes are detected before and after it; see `log.transactions`.
     """
 
     app_ids: tuple[str, ...]
@@ -299,7 +299,7 @@ class ExpireTransactions:
 
 @dataclass(frozen=True, slots=True)
 class CommitConsumerOffset:
-    """A named consumer has processed everything below ``offsets``; trimming waits for it. None removes the consumer."""
+    """Records that a named consumer has processed all rows below ``offsets``. None removes the consumer."""
 
     consumer_id: str
     offsets: Mapping[int, int] | None
@@ -311,8 +311,8 @@ class CommitConsumerOffset:
 class KvSnapshot:
     """The rows of a bucket of a primary-key table after exactly the changes ``[begins, offset)``.
 
-    ``segments`` hold them in key order, as table columns without the change type; their offsets are row numbers. It
-    replaces the bucket's previous snapshot.
+    ``segments`` hold the rows in key order, as table columns without the change type; their offsets are row numbers.
+    The snapshot replaces the bucket's previous snapshot.
     """
 
     bucket: int
@@ -328,7 +328,7 @@ class KvSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Names a version. What its readers need is retained until the tag is dropped."""
+    """Names a version. The files that its readers need are retained until the tag is dropped."""
 
     name: str
     version: int
@@ -342,8 +342,6 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class DropTag:
-    """Drops tags."""
-
     names: tuple[str, ...]
 
 
@@ -378,7 +376,7 @@ Action = (
 
 @dataclass(slots=True)
 class Payload:
-    """The binary part of a file that is being built. `add` returns the byte range of a part."""
+    """The binary part of a file that is being encoded. `add` returns the byte range of a part."""
 
     parts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -400,8 +398,8 @@ def segment_to_json(segment: Segment, payload: Payload) -> dict[str, Any]:
 def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema | None = None) -> str:
     """Return the kind of an action with these properties, or this schema.
 
-    Constraints, generated columns, field ids, variants and a branch's metadata give it a kind of its own, so that a
-    version of this package that does not know them stops here.
+    Constraints, generated columns, field ids, variants and a branch's metadata have separate kinds, which older
+    versions of this package reject.
     """
     form = "-generated" if has_generated_columns(properties) else "-checked" if has_constraints(properties) else ""
     form = "-branch" if BRANCH in properties else form
@@ -411,7 +409,7 @@ def _with_checks(kind: str, properties: Mapping[str, str], schema: TableSchema |
 
 
 def without_rows(action: Action, payload: Payload) -> Action:
-    """Return the action as it reads back: inline rows are in the payload, and their segments hold the positions."""
+    """Return the action as it is read back: inline rows are in the payload, and segments have their positions."""
     if not isinstance(action, Append) or not action.inline_rows:
         return action
     return Append(
@@ -555,8 +553,8 @@ def action_from_json(data: Mapping[str, Any], payload: memoryview) -> Action:  #
             return PartitionDropRows.from_json(data)
         case unknown:
             raise FormatVersionError(
-                f"a record of the table has an action {unknown!r}, which this streamhouse-spark does not support; "
-                "upgrade streamhouse-spark"
+                f"a record of the table has the action {unknown!r}, which this version of streamhouse-spark does not "
+                "support; upgrade streamhouse-spark"
             )
 
 

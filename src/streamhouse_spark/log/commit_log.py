@@ -479,50 +479,56 @@ class CommitLog:
     def _refresh(self, *, must_check_history: bool, at_most: int | None = None) -> TableState:
         """Read the log to its tail.
 
-        If records after the state in memory were deleted, the loop starts again at a checkpoint. With
+        If records after the state in memory were deleted, reading starts again at a checkpoint. With
         ``must_check_history`` the last record is checked even if it was checked recently.
         """
         with self._lock:
             if self._restored_message is not None:
                 raise DifferentHistoryError(self._restored_message)
             for _ in range(FAILURES_MAX):
-                is_opening = self._state is None
-                prefetched = self._prefetched or PrefetchedLog(Prefetch(self._storage), self._world.clock.boot_ms())
-                self._prefetched, ahead = None, prefetched.ahead
-                start = self._state or self._load_start(ahead)
-                read_from = start.version + 1 if start is not None else 1
-                own_results: dict[str, CommitResult] = {}
-                damage: CorruptDataError | None = None
-                state, self._read_rows = start, RecentRows()
-                try:
-                    state = self._fold_to_tail(start, own_results, ahead, None if is_opening else at_most)
-                except CorruptDataError as error:
-                    damage = error
-                if (
-                    not is_opening and start is not None and state is start
-                ):  # may read the low watermark, compared below
-                    self._require_same_history(start, is_certain=must_check_history or damage is not None)
-                if is_opening and state is not None:
-                    ahead.expect([commit_key(self._table_uuid, state.version + 2)])
-                if self._may_trust_records_from(read_from, prefetched if is_opening else None):
-                    if damage is not None:
-                        raise damage
-                    if state is None:
-                        raise TableNotFoundError(
-                            f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
-                        )
-                    if is_opening:
-                        state = self._require_no_gap(state, own_results, ahead)
-                    if state is not start:
-                        self._history_checked_ms = self._world.clock.boot_ms()
-                    self._queue.mark_races_checked()
-                    self._queue.set_stored_results(own_results)
-                    self._state, self._recent_rows = state, self._recent_rows.before(self._read_rows)
+                state = self._read_to_tail(must_check_history=must_check_history, at_most=at_most)
+                if state is not None:
                     return state
                 if self._low_watermark >= DROPPED_WATERMARK:
                     raise TableNotFoundError(f"table {self._table_uuid} of {self._storage.url} was dropped and deleted")
-                self._state = None  # needed records were deleted
+                self._state = None
             raise no_checkpoint_error(self._storage, self._table_uuid, self._low_watermark, self._damaged_checkpoints)
+
+    def _read_to_tail(self, *, must_check_history: bool, at_most: int | None) -> TableState | None:
+        """Advance the state to the tail and return it; None if needed records may have been deleted."""
+        is_opening = self._state is None
+        prefetched = self._prefetched or PrefetchedLog(Prefetch(self._storage), self._world.clock.boot_ms())
+        self._prefetched, ahead = None, prefetched.ahead
+        start = self._state or self._load_start(ahead)
+        read_from = start.version + 1 if start is not None else 1
+        own_results: dict[str, CommitResult] = {}
+        damage: CorruptDataError | None = None
+        state, self._read_rows = start, RecentRows()
+        try:
+            state = self._fold_to_tail(start, own_results, ahead, None if is_opening else at_most)
+        except CorruptDataError as error:
+            damage = error
+        if not is_opening and start is not None and state is start:
+            # Before the low watermark is compared, because this may read it.
+            self._require_same_history(start, is_certain=must_check_history or damage is not None)
+        if is_opening and state is not None:
+            ahead.expect([commit_key(self._table_uuid, state.version + 2)])
+        if not self._may_trust_records_from(read_from, prefetched if is_opening else None):
+            return None
+        if damage is not None:
+            raise damage
+        if state is None:
+            raise TableNotFoundError(
+                f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
+            )
+        if is_opening:
+            state = self._require_no_gap(state, own_results, ahead)
+        if state is not start:
+            self._history_checked_ms = self._world.clock.boot_ms()
+        self._queue.mark_races_checked()
+        self._queue.set_stored_results(own_results)
+        self._state, self._recent_rows = state, self._recent_rows.before(self._read_rows)
+        return state
 
     def _load_start(self, ahead: Prefetch) -> TableState | None:
         """Return the state of the latest checkpoint; None to read from the first record."""

@@ -24,7 +24,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.actions import Action, Replace
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.multi_bucket_writer import create_shared, group_into_objects
+from streamhouse_spark.log.segments.multi_bucket_writer import create_shared, group_into_objects, pack_by_size
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.statistics import RowSummary
 from streamhouse_spark.log.segments.writer import (
@@ -100,7 +100,8 @@ def plan_small_merge(state: TableState, run_min: int = SMALL_RUN_MIN) -> list[Co
     runs: list[CompactionRun] = []
     for bucket, log in state.buckets.items():
         for small in _find_runs(log.segments, lambda s: s.size_bytes < SMALL_SEGMENT_BYTES):
-            runs.extend(CompactionRun(bucket, part) for part in _pack_segments(small) if len(part) >= run_min)
+            parts = pack_by_size(small, lambda s: s.size_bytes, MERGED_BYTES_MAX)
+            runs.extend(CompactionRun(bucket, part) for part in parts if len(part) >= run_min)
     return runs
 
 
@@ -108,17 +109,6 @@ def _find_runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bo
     for (chosen, _), run in groupby(segments, key=lambda s: (is_candidate(s), s.schema_id)):
         if chosen:
             yield tuple(run)
-
-
-def _pack_segments(segments: Sequence[Segment]) -> Iterable[tuple[Segment, ...]]:
-    part: list[Segment] = []
-    for segment in segments:
-        if part and sum(s.size_bytes for s in part) + segment.size_bytes > MERGED_BYTES_MAX:
-            yield tuple(part)
-            part = []
-        part.append(segment)
-    if part:
-        yield tuple(part)
 
 
 def merge(

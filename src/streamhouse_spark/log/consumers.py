@@ -1,4 +1,4 @@
-"""Log positions of external readers: named consumers, which trimming waits for, and positions that readers store."""
+"""Log positions of external readers: named consumers, which delay trimming, and positions that readers store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from streamhouse_spark.log.state import TableState
 
 VERSION = 1
 CONSUMER_RENEW_MS = 3600 * 1000
-"""Minimum interval between records of a consumer that repeats its position."""
+"""Minimum interval between two records with the same position of a consumer."""
 
 
 @dataclass(frozen=True, eq=False)
 class LogPosition(Mapping[int, int]):
-    """Bucket → the next offset to read.
+    """Bucket → the next offset to read, with the last record that had rows when the position was taken.
 
-    It names the last record with rows at the time it was taken, so that a restored table, which has other rows at these
-    offsets, is detected. A plain mapping of the same offsets has no such check.
+    The record shows whether the table was restored since, and then has other rows at these offsets. A plain mapping of
+    offsets has no such check.
     """
 
     table_uuid: str
@@ -54,27 +54,23 @@ class LogPosition(Mapping[int, int]):
         return len(self.offsets)
 
     def moved_to(self, state: TableState) -> LogPosition:
-        """Return the position in a table of another history, or after trimming: the same offsets, limited to the
-        retained rows.
-        """
+        """Return the position in another history, or after trimming: these offsets, limited to the retained rows."""
         first, ends = first_retained_offsets(state), state.ends
         return LogPosition.of(state, {b: max(at, min(self.offsets.get(b, at), ends[b])) for b, at in first.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the position as JSON, to be stored next to the results of the rows."""
+        """Return the position as JSON, for a reader to store with its results."""
         offsets = {str(bucket): offset for bucket, offset in sorted(self.offsets.items())}
         history = None if self.history is None else list(self.history)
         return {"version": VERSION, "table": self.table_uuid, "offsets": offsets, "history": history}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LogPosition:
-        """Decode a position. Raises `FormatVersionError` for a newer format, `InvalidOptionError` for any
-        other value.
-        """
+        """Decode a position. Raises `FormatVersionError`, and `InvalidOptionError` for any other value."""
         try:
             if (version := int(data["version"])) > VERSION:
                 raise FormatVersionError(
-                    f"a position has version {version}, expected {VERSION} at most; upgrade streamhouse-spark"
+                    f"a position has version {version}, expected at most {VERSION}; upgrade streamhouse-spark"
                 )
             history = data["history"]
             mark = None if history is None else HistoryPoint.from_json(history)
@@ -87,7 +83,7 @@ class LogPosition(Mapping[int, int]):
 
 
 def require_position(log: CommitLog, position: object, holder: str) -> None:
-    """Raise `DifferentHistoryError` unless the offsets belong to this table's history, if they name one.
+    """Raise `DifferentHistoryError` for a `LogPosition` of another table, or of another history of this table.
 
     No request is sent for recent records.
     """
@@ -95,14 +91,12 @@ def require_position(log: CommitLog, position: object, holder: str) -> None:
         return
     state = log.state
     if position.table_uuid not in (state.table_uuid, *state.former_uuids):
-        where = (
-            f"is of table {position.table_uuid}, and {state.name} is {state.table_uuid}: the name meant another table"
-        )
+        where = f"is of table {position.table_uuid}, but {state.name} is now {state.table_uuid}: the table was replaced"
     elif position.history is not None and log.relation(position.history) is HistoryRelation.OTHER:
         where = (
-            f"is at record {position.history.number} of attempt {position.history.attempt}, which the log of "
-            f"{state.name} does not have: the table was restored from a backup, or is a copy, and has other "
-            "rows at these offsets"
+            f"is at record {position.history.number} of attempt {position.history.attempt}, which is missing from the "
+            f"log of {state.name}: the table was restored from a backup, or is a copy, and has other rows at these "
+            "offsets"
         )
     else:
         return
@@ -118,27 +112,20 @@ def move_consumer(
     offsets: Mapping[int, int] | None,
     state_at_position: Callable[[TableState], TableState],
 ) -> None:
-    """Move a consumer as `Table.move_consumer` does. **Commit point:** one record.
+    """Move a consumer; see `Table.move_consumer`. **Commit point:** one record.
 
-    ``state_at_position`` raises for a table that was dropped.
+    ``state_at_position`` raises for a dropped table.
     """
     require_position(log, offsets, f"the position of consumer {consumer_id!r}")
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         _check_consumer(state_at_position(state), consumer_id, offsets)
         consumer = state.consumers.get(consumer_id)
-        if consumer is None:
-            unchanged = offsets is None
-        else:
-            unchanged = (
-                offsets is not None
-                and consumer.offsets == dict(offsets)
-                and time_ms - consumer.time_ms < CONSUMER_RENEW_MS
-            )
-        if unchanged:
-            return ()
         if offsets is None:
-            return (CommitConsumerOffset(consumer_id, None),)
+            return (CommitConsumerOffset(consumer_id, None),) if consumer is not None else ()
+        is_unchanged = consumer is not None and consumer.offsets == dict(offsets)
+        if is_unchanged and consumer is not None and time_ms - consumer.time_ms < CONSUMER_RENEW_MS:
+            return ()
         history = offsets.history if isinstance(offsets, LogPosition) else state.anchors.rows
         return (CommitConsumerOffset(consumer_id, dict(offsets), history),)
 
@@ -206,7 +193,7 @@ class HeldConsumer:
 
 
 def consumer_position(state: TableState, consumer_id: str) -> LogPosition | None:
-    """Return the position of a consumer as `Table.consumer_position` does."""
+    """Return the position of a consumer; None for an unknown consumer."""
     consumer = state.consumers.get(consumer_id)
     return None if consumer is None else LogPosition(state.table_uuid, consumer.offsets, consumer.history)
 

@@ -6,8 +6,8 @@ r"""The frame of every metadata file: a checksummed JSON header and a binary pay
     {...}\\n                                                             header: one line of JSON
     <payload>                                                           bytes that the header points into
 
-``xxh3`` is the XXH3-128 of everything after the first line, so that a flipped bit or a truncation is found before
-anything is parsed. The first line itself must match exactly.
+``xxh3`` is the XXH3-128 of all bytes after the first line. It detects flipped bits and truncation before anything is
+parsed. The first line must match exactly.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ def to_text(value: object) -> str:
 def encode_frame(
     kind: str, header: dict[str, Any] | str, payload: Sequence[bytes] = (), *, version: int | None = None
 ) -> bytes:
-    """Return the file's bytes. ``header`` may be JSON text; ``payload`` comes in parts, so that rows are
-    copied once.
-    """
+    """Return the file's bytes. ``header`` may be JSON text. The parts of ``payload`` are copied once."""
     body = (header if isinstance(header, str) else to_text(header)).encode() + b"\n"
     digest = xxhash.xxh3_128(body)
     for part in payload:
@@ -64,11 +62,11 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
     """
     match = _FIRST_LINE.match(data, 0, _FIRST_LINE_BYTES_MAX)
     if match is None or match[1] != kind.encode():
-        raise CorruptDataError(f"{where} ({len(data)} bytes) does not begin as a {kind} file does; restore this file")
+        raise CorruptDataError(f"{where} ({len(data)} bytes) does not begin like a {kind} file; restore this file")
     if not 1 <= int(match[2]) <= (newest or FORMAT_VERSION):
         raise FormatVersionError(
-            f"{where} has format version {int(match[2])}, this streamhouse-spark reads version "
-            f"{newest or FORMAT_VERSION}; upgrade streamhouse-spark",
+            f"{where} has format version {int(match[2])}, expected at most {newest or FORMAT_VERSION}; upgrade "
+            "streamhouse-spark",
         )
     body = memoryview(data)[match.end() :]
     if xxhash.xxh3_128_hexdigest(body) != match[3].decode():
@@ -100,7 +98,7 @@ def _parse_header(data: bytes, kind: str, where: str) -> _Header:
 
 
 class _Header(dict[str, Any]):
-    """A header that reports its file in errors."""
+    """A header that names its file in errors."""
 
     kind = where = ""
 
@@ -114,5 +112,5 @@ class _Header(dict[str, Any]):
 def _wrong_kind_error(kind: str, where: str, error: Exception) -> CorruptDataError:
     return CorruptDataError(
         f"{where} has a correct checksum but not the fields of a {kind} file ({type(error).__name__}: "
-        f"{str(error)[:200]}): another program wrote it; restore this file"
+        f"{str(error)[:200]}), so another program wrote it; restore this file"
     )

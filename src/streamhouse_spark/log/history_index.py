@@ -1,8 +1,8 @@
-"""History points: identify the history that a position was taken in.
+"""History points identify the history of a table in which a position was taken.
 
-A warehouse that is copied, or restored from a backup, has the same table uuid and record numbers as before, but other
-records from some number on. A *position* (of a stream, a cache, a staged write, a lake snapshot) therefore names a
-record by number and attempt id, which no two records share. Records name the attempt before theirs, so that a log is
+A warehouse that is copied, or restored from a backup, has the same table uuids and record numbers as before, but the
+records after some number differ. A *position* (of a stream, a cache, a staged write, a lake snapshot) therefore names a
+record by its number and its unique attempt id. Each record names the attempt of the record before it, so that a log is
 one chain.
 """
 
@@ -17,18 +17,18 @@ from streamhouse_spark.core.warehouse_layout import table_prefix
 from streamhouse_spark.errors import CorruptDataError
 
 SPACING: Final = 16
-"""Number of latest records that are all kept; per doubling of the age half as many are kept."""
+"""Number of latest records that are all in the index. For each doubling of the age, half as many are."""
 
 
 class HistoryPoint(NamedTuple):
-    """One record of one history. It identifies all records before it, too."""
+    """A record of a history. It also identifies all records before it."""
 
     number: int
     attempt: str
 
     @classmethod
     def from_json(cls, value: Any) -> HistoryPoint:
-        """Decode a point from a list of its two parts. Raises `TypeError` or `ValueError` for any other value."""
+        """Decode a point from ``[number, attempt]``. Raises `TypeError` or `ValueError` for any other value."""
         number, attempt = value
         if type(number) is not int or not isinstance(attempt, str):
             raise TypeError(f"expected [number, attempt], found {value!r}")
@@ -39,26 +39,23 @@ class HistoryRelation(enum.Enum):
     """The relation of a position to a history."""
 
     SAME = "same"
-    """Its record is part of this history."""
     OTHER = "other"
-    """Its record is part of another history."""
     UNKNOWN = "unknown"
-    """The record is not in the index: it lies between indexed records, or before all of them."""
+    """The record is between indexed records, or before all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryIndex:
-    """The latest records of a history, and ever fewer older ones: about 16, and 8 per doubling of the age.
+    """The latest 16 or so records of a history, and 8 records per doubling of the age.
 
-    A record that is `SPACING` times 2 ** n records old is kept if 2 ** (n + 1) divides its number, so that the choice
-    depends on the numbers only. Nothing is known before the oldest point: the table was opened at a checkpoint of an
-    older format.
+    A record that is `SPACING` times 2 ** n records old is retained if 2 ** (n + 1) divides its number, so that the
+    choice depends only on the numbers. The index of a checkpoint of an older format is empty.
     """
 
     marks: tuple[HistoryPoint, ...] = ()
-    """Ascending by number, the last record of the log at the end."""
+    """Points by ascending number. The last point is the last record of the log."""
     rows: HistoryPoint | None = None
-    """The last record that added or deleted rows, or truncated the table. Positions of readers name it."""
+    """The last record that added or deleted rows, or truncated the table. Positions of readers name this record."""
 
     @property
     def newest(self) -> HistoryPoint | None:
@@ -67,20 +64,20 @@ class HistoryIndex:
     def with_point(self, mark: HistoryPoint, *, has_rows: bool) -> HistoryIndex:
         marks = (*self.marks, mark)
         if mark.number % SPACING == 0:
-            marks = tuple(m for m in marks if _is_kept(m.number, mark.number))
+            marks = tuple(m for m in marks if _is_retained(m.number, mark.number))
         return HistoryIndex(marks, mark if has_rows else self.rows)
 
     def require_followed_by(self, after: str | None, table: str, table_uuid: str) -> None:
-        """Raise `CorruptDataError` for a record that names another attempt than the last one as its predecessor."""
+        """Raise `CorruptDataError` unless ``after``, the predecessor that a record names, is the last attempt."""
         newest = self.newest
         if after is not None and newest is not None and after != newest.attempt:
             raise CorruptDataError(
-                f"record {newest.number + 1} of {table} follows attempt {after}, and record {newest.number} is attempt "
+                f"record {newest.number + 1} of {table} follows attempt {after}, but record {newest.number} is attempt "
                 f"{newest.attempt}: the log mixes two histories. {out_of_mixed(table_uuid, newest.number + 1)}"
             )
 
     def relation(self, mark: HistoryPoint) -> HistoryRelation:
-        """Return the relation of a position to this history, as far as the index covers it."""
+        """Return the relation of a position to this history; `UNKNOWN` if the index does not have its record."""
         point = next((candidate for candidate in reversed(self.marks) if candidate.number <= mark.number), None)
         if self.rows is not None and self.rows.number == mark.number:
             point = self.rows
@@ -96,15 +93,15 @@ class HistoryIndex:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> HistoryIndex:
-        """Decode an index. None stands for a checkpoint of an older format, without an index."""
+        """Decode an index. A checkpoint of an older format has none."""
         if data is None:
-            return NO_ANCHORS
+            return EMPTY_INDEX
         rows = data.get("rows")
         marks = tuple(HistoryPoint.from_json(mark) for mark in data["marks"])
         return cls(marks, None if rows is None else HistoryPoint.from_json(rows))
 
 
-NO_ANCHORS: Final = HistoryIndex()
+EMPTY_INDEX: Final = HistoryIndex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +115,14 @@ class ConsumerPosition:
 
 
 def out_of_mixed(table_uuid: str, number: int) -> str:
-    """Return the remedies for a log that has another history, or a gap, from record ``number`` on."""
+    """Return the remedy for a log that has another history, or a gap, at record ``number``."""
     return (
-        "If the table was restored from a backup while a process went on writing, stop all writers; then put the "
-        f"folder {table_prefix(table_uuid)} back from one backup as a whole, or delete in it all commits and "
-        f"checkpoints from number {number} on, whose rows are lost"
+        "If the table was restored from a backup while a process continued to write, stop all writers; then restore "
+        f"the whole folder {table_prefix(table_uuid)} from one backup, or delete its commits and checkpoints with "
+        f"number {number} and higher, whose rows are lost"
     )
 
 
-def _is_kept(number: int, newest: int) -> bool:
+def _is_retained(number: int, newest: int) -> bool:
     level = ((newest - number) // SPACING).bit_length()
     return number % (1 << level) == 0

@@ -1,11 +1,11 @@
-"""Copies a table's log to another uuid, so that the tables of a copied warehouse get their own identity.
+"""Copies a table's log to another uuid, so that the tables of a copied warehouse get separate identities.
 
-Every file with the old uuid is rewritten with the new one; segments are copied byte by byte. The old log ends with a
-record that drops and buries it, so that its writers fail. **Commit point:** that record in the old log. It is put only
-if the new log holds everything before it. No reader uses the new log until a name points to it.
+Every file that contains the old uuid is rewritten with the new uuid; segments are copied byte by byte. The last record
+of the old log drops and buries it, so that its writers fail. **Commit point:** that record in the old log. It is put
+only if the new log holds all records before it. No reader uses the new log until a name points to it.
 
-A log that lies in another store than the warehouse belongs to the original and continues. It is only read, and the
-copy's log lies in the warehouse. Its **commit point** is the deletion of the copy's ``location.json``.
+A log in another store than the warehouse belongs to the original warehouse and remains in use. It is only read, and the
+copy's log is in the warehouse. The **commit point** is then the deletion of the copy's ``location.json``.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ PART_BYTES: Final = 16 << 20
 
 
 def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> None:
-    """Continue the table's log under the new uuid. Finished work is not repeated.
+    """Copy the table's log to the new uuid, and end the old log. Does not repeat finished work.
 
-    Raises `CommitConflictError` if other writers keep writing to the table, `CorruptDataError` if a file is missing.
+    Raises `CommitConflictError` if the table is written concurrently, `CorruptDataError` if a file is missing.
     """
     if is_placed(old_uuid):
         _copy_from_outside(storage, world, old_uuid, new_uuid)
@@ -86,7 +86,8 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
         _end(log, state.version)
     else:
         raise CommitConflictError(
-            f"{state.name} was written {ROUNDS_MAX} times while it was copied; stop its writers, and run relocate again"
+            f"cannot copy {state.name}: it was written in all {ROUNDS_MAX} attempts; stop its writers, and run "
+            "relocate again"
         )
     write_low_watermark(storage, old_uuid, index + 1, DROPPED_WATERMARK)
 
@@ -103,10 +104,10 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
 
 
 def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:
-    """Copy the log rows that ``state`` names from the files of ``old_uuid``, a table with another uuid.
+    """Copy the log rows that ``state`` names from the files of the table ``old_uuid``.
 
-    Segments are copied concurrently, byte by byte; records with rows are rewritten with the new uuid. Raises
-    `CorruptDataError` if a file is missing.
+    Segments are copied byte by byte. Records with rows are rewritten with the new uuid. Raises `CorruptDataError` if a
+    file is missing.
     """
     copy = _Copy(storage, old_uuid, state.table_uuid)
     needed = sorted(list_referenced_keys(replace(state, table_uuid=old_uuid, tags={})))
@@ -198,7 +199,7 @@ class _Copy:
         except CorruptDataError as error:
             if kind != "checkpoint":
                 raise
-            logger.warning("%s; the copy goes without it, its records and the newest state are there", error)
+            logger.warning("a damaged checkpoint is not copied; the records and the latest state are: %s", error)
             return
         ensure_stored(self._storage, self._place(key), reframed)
 
@@ -219,7 +220,7 @@ class _Copy:
         if kind == "checkpoint":
             header["properties"] = without_log_location(header["properties"])
             header["condemned"] = [[self._place(key), *rest] for key, *rest in header["condemned"]]
-            header.pop("floor", None)  # the copy has watermarks of its own
+            header.pop("floor", None)  # the copy has separate low watermarks
             header["former_uuids"] = [*header.get("former_uuids", ()), self._old_uuid]
         if version is not None:
             version = max(frame.version, PARTS_VERSION)
@@ -248,7 +249,7 @@ class _Copy:
         try:
             data = self._storage.read(key)
         except ObjectNotFoundError:
-            return dict(reference)  # deleted, and its record will be
+            return dict(reference)  # maintenance deleted the manifest, and will delete the record
         return {**reference, "bytes": len(data), "xxh3": xxhash.xxh3_128_hexdigest(data)}
 
 

@@ -18,35 +18,37 @@ from streamhouse_spark.log.state import TableState
 READING: Final = "an UPDATE, DELETE or MERGE read the table"
 
 Scope = Callable[[TableState, pa.RecordBatch], bool]
-"""Returns whether an operation may have read rows such as these, which have the state's columns. False only if its
-filters exclude all of them."""
+"""Returns whether an operation may have read any of these rows, which have the state's columns. False only if its
+filters exclude all of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadVersion:
-    """The offset range of each bucket in the one state that an operation read.
+    """The offset range of each bucket in the state that an operation read.
 
-    Every change of a row has an offset, and every truncation moves a begin, so equal ranges mean equal rows.
-    Compaction, tiering, trimming and property changes move neither and never conflict.
-    `streamhouse_spark.kv.conflict_detection` checks the changes after these ends.
+    Every change of a row has an offset, and every truncation moves the first offset, so equal ranges mean equal rows.
+    Compaction, tiering, trimming and property changes move neither, and never conflict. `kv.conflict_detection` checks
+    the changes after the ranges.
     """
 
     table_uuid: str
     buckets: Mapping[int, tuple[int, int]]
     """Bucket → its first offset since the last truncation, and its end."""
     is_strict: bool = False
-    """Whether every change of a row is a conflict. The operation read the table more than once, maybe in different
-    states, so a written row may depend on rows of other keys."""
+    """Whether every change of a row is a conflict. The operation read the table more than once, possibly in different
+    states, so a written row may depend on rows of other keys.
+    """
     scope: Scope | None = field(default=None, compare=False)
-    """Filter of the rows that were read; None for all. Not serialized."""
+    """Filter of the rows that were read; None for all rows. Not serialized."""
     history: HistoryPoint | None = field(default=None, compare=False)
     """The latest record of the state."""
     lake_snapshot_id: int | None = field(default=None, compare=False)
-    """The state's lake snapshot; None before the first."""
+    """The state's lake snapshot; None before the first snapshot."""
     lake_mark: str | None = field(default=None, compare=False)
     """Change-detection mark of that snapshot, see `ReplaceableSnapshots.snapshot_identity`."""
     checked_snapshots: frozenset[int] = field(default=frozenset(), compare=False)
-    """Later lake snapshots that were checked to have the rows at their offsets. Not serialized."""
+    """Later lake snapshots that are known to have the rows at their offsets. Not serialized."""
 
     @classmethod
     def of(cls, state: TableState) -> ReadVersion:
@@ -63,24 +65,24 @@ class ReadVersion:
             raise different_history_error(state.name, self.history, READING)
         if state.table_uuid != self.table_uuid:
             raise changed_since_read_error(
-                state, f"it is table {state.table_uuid} and was {self.table_uuid}, which was dropped"
+                state, f"the operation read table {self.table_uuid}, but the name is now table {state.table_uuid}"
             )
         for bucket, (began, ended) in self.buckets.items():
             if (begins := state.first_offset(bucket)) != began:
                 raise changed_since_read_error(state, f"it was truncated at offset {begins} of bucket {bucket}")
             if (ends := state.buckets[bucket].end) < ended:
                 raise changed_since_read_error(
-                    state, f"bucket {bucket} ended at offset {ended} and ends at {ends}: it was put back"
+                    state, f"bucket {bucket} ended at offset {ended} and now ends at {ends}: the table was restored"
                 )
 
     def require(self, state: TableState) -> None:
-        """Raise `CommitConflictError` if the rows of ``state`` are not those that were read."""
+        """Raise `CommitConflictError` if the rows of ``state`` differ from the rows that were read."""
         self.require_same_table(state)
         for bucket, (_, ended) in self.buckets.items():
             if (ends := state.buckets[bucket].end) != ended:
-                why = "it reads the table more than once" if self.is_strict else "what else it reads is newer"
+                why = "the statement reads the table more than once" if self.is_strict else "its other reads are later"
                 raise changed_since_read_error(
-                    state, f"bucket {bucket} ended at offset {ended} and ends at {ends}, and {why}"
+                    state, f"bucket {bucket} ended at offset {ended} and now ends at {ends}, and {why}"
                 )
 
     def to_text(self) -> str:
@@ -106,6 +108,6 @@ class ReadVersion:
 def changed_since_read_error(state: TableState, reason: str) -> CommitConflictError:
     """Return the error for an operation that conflicts with changes committed after its read."""
     return CommitConflictError(
-        f"{state.name} changed while an UPDATE, DELETE or MERGE that had read it was running: {reason}; nothing was "
-        "written, run the statement again"
+        f"{state.name} changed after an UPDATE, DELETE or MERGE read it: {reason}; nothing was written, run the "
+        "statement again"
     )

@@ -18,15 +18,18 @@ BLOCK_BYTES_MIN = 1 << 16
 BLOCKS_MAX = 4096
 UNPACKED_FACTOR = 8
 UNPACKED_ROW_BYTES = 64
-"""Estimate for a compressed segment without a recorded size: a multiple of its size, or this many bytes per row."""
+"""Estimate of the memory size of a compressed segment without a recorded size: a multiple of its size, or of its
+rows.
+"""
 Stats = Mapping[str, list[Any]]
 """Column → ``[min, max, null count]`` in JSON form; columns without statistics are absent."""
 
 
 def block_bytes_for(size_bytes: int) -> int:
-    """Return the checksum block size for a segment of about this size: a power of two from 64 KiB, at most 4096 blocks.
+    """Return the size of checksum blocks for a segment of about this size: at least 64 KiB, for at most 4096 blocks.
 
-    A read verifies whole blocks around each buffer: at 64 KiB a fifth less than at 256 KiB for two of 16 columns.
+    A read verifies whole blocks around each buffer. For two of 16 columns it reads a fifth less with 64 KiB than with
+    256 KiB.
     """
     block_bytes = BLOCK_BYTES_MIN
     while block_bytes * BLOCKS_MAX < size_bytes:
@@ -38,9 +41,9 @@ def block_bytes_for(size_bytes: int) -> int:
 class SegmentIndex:
     """The metadata that a reader needs before it opens the object.
 
-    ``batch_starts[i]`` is the byte position of record batch ``i``, but 0 for the first, which follows the schema.
+    ``batch_starts[i]`` is the byte position of record batch ``i``; 0 for the first batch, which follows the schema.
     ``batch_rows[i]`` is its number of rows. ``block_sums[j]`` is the XXH3-64 of bytes ``[j * block_bytes, (j + 1) *
-    block_bytes)`` of the object. Rows from relative offset ``time_starts[k]`` on were committed at ``times_ms[k]``.
+    block_bytes)`` of the object. Rows from relative offset ``time_starts[k]`` were committed at ``times_ms[k]``.
     """
 
     block_bytes: int
@@ -84,9 +87,9 @@ class SegmentIndex:
 class Segment:
     """Rows ``[base_offset, base_offset + num_rows)`` of a bucket.
 
-    It is an object (``uuid`` set: ``segments/<uuid>.arrow``, with an ``index``), or ``size_bytes`` bytes of a shared
-    object from byte ``part`` on, or inline: bytes ``inline`` of the payload of commit record ``commit``. A staged
-    segment has ``base_offset`` 0 and ``commit`` 0; committing sets both.
+    The rows are in the object ``segments/<uuid>.arrow``, or in ``size_bytes`` bytes of a shared object that start at
+    byte ``part``, or inline in the bytes ``inline`` of the payload of commit record ``commit``. A staged segment has
+    ``base_offset`` 0 and ``commit`` 0; committing sets both.
     """
 
     bucket: int
@@ -100,25 +103,22 @@ class Segment:
     uuid: str | None = None
     inline: tuple[int, int] | None = None
     part: int | None = None
-    """Byte position in an object that it shares with other segments; None for its own object."""
+    """Byte position in an object that several segments share; None for a separate object."""
     compressed: bool = False
     stats: Stats | None = None
     partitions: tuple[tuple[Any, ...], ...] | None = None
-    """Distinct partition values of its rows in JSON form, if they are few."""
+    """Distinct partition values of the rows in JSON form, if they are few."""
     index_bytes: bytes = b""
     unpacked_bytes: int | None = None
-    """Bytes of its rows in memory, if it is compressed; None also if an older version wrote it."""
+    """Bytes of the rows of a compressed segment in memory; None if an older version of this package wrote it."""
     rewrites: bool = False
-    """Whether some of its rows are changes of an UPDATE, DELETE or MERGE, which read the table."""
+    """Whether some of the rows are changes of an UPDATE, DELETE or MERGE, which read the table."""
     updated: tuple[tuple[int, int], ...] = ()
     """Rows ``[first, last)`` of the segment that are after-images of updates of a log table."""
 
     @property
     def memory_bytes(self) -> int:
-        """Estimated bytes of its rows in memory. Used for all memory limits, because compressed sizes say little.
-
-        For a compressed segment without a recorded size it is estimated from its size and its rows.
-        """
+        """Estimated bytes of the rows in memory, for memory limits."""
         if not self.compressed:
             return self.size_bytes
         if self.unpacked_bytes is not None:
@@ -157,9 +157,7 @@ class Segment:
 
     @cached_property
     def time_runs(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Starts and times: rows from relative offset ``[0][k]`` on were committed at ``[1][k]``. Times may decrease,
-        because clocks jump.
-        """
+        """Starts and times: rows from relative offset ``[0][k]`` were committed at ``[1][k]``. Times may decrease."""
         if self.index_bytes and len(self.index.times_ms):
             return self.index.time_starts, self.index.times_ms
         return np.zeros(1, np.int64), np.array([self.first_time_ms], np.int64)
@@ -222,14 +220,14 @@ class Segment:
 
 
 def shared_uuids(segments: Iterable[Segment]) -> set[str]:
-    """Return the objects that these segments share with others."""
+    """Return the uuids of the shared objects of these segments."""
     return {s.uuid for s in segments if s.part is not None and s.uuid is not None}
 
 
 def action_kind(kind: str, segments: Iterable[Segment]) -> str:
-    """Return the kind of an action with these segments; its own kind if they share objects.
+    """Return the kind of an action with these segments.
 
-    An older version of this package would delete a shared object with the first of its segments, so it stops at such an
-    action.
+    Segments that share objects have a separate kind, which older versions of this package reject: they would delete a
+    shared object with the first of its segments.
     """
     return f"{kind}-parts" if any(segment.part is not None for segment in segments) else kind

@@ -363,9 +363,9 @@ def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
     return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 
 
-def ends_after(state: TableState, emptying: Sequence[Truncate]) -> dict[int, int]:
+def ends_after(state: TableState, truncation: Sequence[Truncate]) -> dict[int, int]:
     """Return the bucket ends after the result of `make_truncate_actions` for the state."""
-    return dict(emptying[0].offsets) if emptying else state.ends
+    return dict(truncation[0].offsets) if truncation else state.ends
 
 
 def make_append_action(
@@ -417,8 +417,8 @@ def _require_valid(state: TableState, staged: StagedRows, now_ms: int) -> None:
 def is_retained(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
     """Return whether segments of these uuids, staged at ``staged_ms`` and never committed, cannot have been deleted.
 
-    Maintenance condemns orphans in the log before it deletes them, and drops these entries long after the segments are
-    too old here. Every attempt must check this, because its process may have been suspended.
+    Maintenance condemns orphans in the log before it deletes them. It removes these log entries only long after the
+    segments are rejected for their age. Every attempt must check this, because its process may have been suspended.
     """
     if now_ms - staged_ms > STAGED_AGE_MS_MAX:
         return False

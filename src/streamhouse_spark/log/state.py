@@ -19,7 +19,7 @@ from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key, t
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
-from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, KvSnapshot, SetArchive, Tag, TieredSnapshot
+from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, KvSnapshot, SetArchive, TieredSnapshot
 from streamhouse_spark.log.deletion_vectors import (
     NO_DELETIONS,
     DeleteRows,
@@ -33,7 +33,7 @@ from streamhouse_spark.log.deletion_vectors import (
     union_deleted_file_rows,
     union_deleted_offsets,
 )
-from streamhouse_spark.log.history_index import NO_ANCHORS, ConsumerPosition, HistoryIndex, HistoryPoint
+from streamhouse_spark.log.history_index import EMPTY_INDEX, ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.record import CommitAttempt, Record
 from streamhouse_spark.log.segment import Segment, shared_uuids
 from streamhouse_spark.log.transactions import NO_REQUEST_KEYS, Past, RequestEntry, RequestKeys, TransactionEntry
@@ -50,17 +50,17 @@ CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class TombstonedFile:
-    """The record that condemned a file, and its time."""
+    """An entry for a condemned file: the record that condemned it, and the record's time."""
 
     commit: int
     time_ms: int
     orphan: bool
-    """Whether no record ever named the file, so that a slow writer may still use it."""
+    """Whether no record ever named the file, so that a slow writer may try to commit it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaggedVersion:
-    """A version that has a tag."""
+    """A version with a tag."""
 
     version: int
     uuid: str
@@ -69,25 +69,14 @@ class TaggedVersion:
     """Time at which the tag was created."""
     lake_snapshot: int | None = None
     until_ms: int | None = None
-    """Time from which on maintenance drops the tag; None for never."""
+    """Time after which maintenance drops the tag; None for never."""
 
 
 Tags = Mapping[str, TaggedVersion]
 
 
-def with_tag(tags: Tags, tag: Tag, time_ms: int) -> Tags:
-    """Return the tags with another one, created by a record of ``time_ms``."""
-    until_ms = None if tag.retain_ms is None else time_ms + tag.retain_ms
-    return {**tags, tag.name: TaggedVersion(tag.version, tag.uuid, time_ms, tag.lake_snapshot, until_ms)}
-
-
-def without_tags(tags: Tags, names: Iterable[str]) -> Tags:
-    dropped = set(names)
-    return {name: tag for name, tag in tags.items() if name not in dropped}
-
-
 def find_tag_of_version(tags: Tags, version: int) -> TaggedVersion | None:
-    """Return a tag of the version; None if it has none."""
+    """Return a tag of the version; None if the version has no tag."""
     return next((tag for tag in tags.values() if tag.version == version), None)
 
 
@@ -144,9 +133,9 @@ class BucketLog:
 class TableState:
     table_uuid: str
     version: int
-    """Number of the last record folded in."""
+    """Number of the last folded record."""
     name: str
-    """The table's name, ``<database>.<table>``. A pointer of another name to the table is void."""
+    """The table's name, ``<database>.<table>``. Pointers of other names to the table are void."""
     created_ms: int
     time_ms: int
     schema_id: int
@@ -163,7 +152,7 @@ class TableState:
     truncation: Truncation | None = None
     transactions: Mapping[str, TransactionEntry] = field(default_factory=dict)
     past_transactions: Past = field(default_factory=dict)
-    """Last versions of writers whose entry expired. A writer is either here or in `transactions`."""
+    """Last versions of writers whose entries expired. They have no entry in `transactions`."""
     request_keys: RequestKeys = NO_REQUEST_KEYS
     condemned: Mapping[str, TombstonedFile] = field(default_factory=dict)
     manifests: Mapping[int, str] = field(default_factory=dict)
@@ -173,30 +162,28 @@ class TableState:
     """Deleted rows of a log table that the log or the lake still holds, the latest deletion last."""
     dropped_rows: DroppedPartitionRows = NO_DROPPED_ROWS
     snapshots: Mapping[int, KvSnapshot] = field(default_factory=dict)
-    """Bucket → the latest snapshot of its rows by key since the last truncation."""
+    """Bucket → the latest KV snapshot since the last truncation."""
     tags: Tags = field(default_factory=dict)
     """Name → version that is retained until the tag is dropped."""
     archive: Archive = NO_ARCHIVE
-    """Changes that outlive the hot log; `log.archive.pages.usable_archive` returns it only if it is contiguous with the
-    log.
-    """
+    """Changes that outlive the hot log. It may have a gap before the log; see `log.archive.pages.usable_archive`."""
     expiring: frozenset[int] = frozenset()
-    """Lake snapshots that an expiry removes, or removed recently: no tag may name them."""
+    """Lake snapshots that an expiry removes or has removed recently. Tags must not name them."""
     former_lakes: tuple[str, ...] = ()
-    """Former locations of the lake table, before it was rebuilt elsewhere. Their files are deleted with the table."""
+    """Former locations of the lake table, before it was rebuilt. Their files are deleted with the table."""
     named: int = 1
-    """Number of the last record that set the name: a rename that began before it must not commit."""
+    """Number of the last record that set the name. A rename that started before it must not commit."""
     former_uuids: tuple[str, ...] = ()
-    """Uuids of the tables that this one is a copy of, the oldest first."""
+    """Uuids of the tables of which this table is a copy, the oldest first."""
     former_partitionings: tuple[FormerPartitioning, ...] = ()
     """Partition specs of rows written with older schemas, the oldest first."""
     schema_changes: tuple[SchemaChange, ...] = ()
     dropped: bool = False
     successor: str | None = None
-    """Uuid of the table that replaced this one and took its name."""
+    """Uuid of the table that replaced this table under its name."""
     buried: bool = False
-    """Whether the table can no longer be undropped: its files may be deleted."""
-    anchors: HistoryIndex = NO_ANCHORS
+    """Whether the table can no longer be undropped, because its files may be deleted."""
+    anchors: HistoryIndex = EMPTY_INDEX
     """Index of this history's records."""
 
     @property
@@ -211,7 +198,7 @@ class TableState:
 
     @cached_property
     def parsed(self) -> TableProperties:
-        """`properties`, typed. Raises `InvalidOptionError` for values of another version of this package."""
+        """The typed `properties`. Raises `InvalidOptionError` for values of another version of this package."""
         return parse_properties(self.properties, self.schema, self.partition_by)
 
     @cached_property
@@ -230,9 +217,7 @@ class TableState:
         return self.deletions.rows
 
     def written_schema(self, schema_id: int) -> TableSchema:
-        """Return the columns of segments written with a schema. A primary-key table has `CHANGE_COLUMN` before its own
-        columns.
-        """
+        """Return the columns of segments of a schema. Those of a primary-key table start with `CHANGE_COLUMN`."""
         schema = self.schemas[schema_id]
         return TableSchema((CHANGE_COLUMN, *schema.columns)) if self.primary_key else schema
 
@@ -247,10 +232,9 @@ class TableState:
 
     @property
     def num_rows(self) -> int:
-        """Rows appended since the table was created or last truncated, without rows deleted by key, offset or
-        partition.
+        """Rows appended since the table was created or last truncated, without rows deleted by offset or partition.
 
-        Rows of an adopted lake are unknown here: neither they nor rows dropped from them are counted.
+        Rows of an adopted lake are not counted, because their number is unknown.
         """
         appended = sum(log.end - self.first_offset(bucket) for bucket, log in self.buckets.items())
         applied_through, offsets = (self.lake.applied_through, self.lake.offsets) if self.lake is not None else (0, {})
@@ -258,7 +242,7 @@ class TableState:
         if self.lake is None or ADOPTED in self.properties:
             return appended
         of_files = count_rows(union_deleted_file_rows(unapplied_file_deletes(self.deletions, applied_through)))
-        return max(0, appended - of_files - self.lake.dropped_own)  # may include other engines' rows
+        return max(0, appended - of_files - self.lake.dropped_own)  # the latter may include rows of other engines
 
     @property
     def first_offsets(self) -> Mapping[int, int]:
@@ -271,12 +255,12 @@ class TableState:
 
     @property
     def has_adopted_rows_alone(self) -> bool:
-        """Whether the table holds exactly the rows of the lake table that it adopted: none was added or removed."""
+        """Whether the table has exactly the rows of the lake table that it adopted."""
         adopts_rows = self.properties.get(ADOPTED, NOTHING_ADOPTED) != NOTHING_ADOPTED
         return adopts_rows and self.truncation is None and self.begins_at(self.ends)
 
     def begins_at(self, starts: Mapping[int, int]) -> bool:
-        """Return whether ``starts`` are the table's first offsets; false for offsets from before a truncation."""
+        """Return whether ``starts`` are the table's first offsets since the last truncation."""
         return all(self.first_offset(bucket) == starts.get(bucket, 0) for bucket in self.buckets)
 
     def lake_offset(self, bucket: int) -> int:
@@ -309,19 +293,18 @@ class TableState:
         return [s for log in self.buckets.values() for s in log.segments]
 
     def kept_segments(self) -> list[Segment]:
-        """Return the segments of the log and of snapshots by key."""
+        """Return the segments of the log and of KV snapshots."""
         return [*self.live_segments(), *(s for snapshot in self.snapshots.values() for s in snapshot.segments)]
 
     def oldest_inline_commit(self) -> int | None:
-        """Return the oldest record with inline rows: rows that no segment object holds. None if there is none."""
+        """Return the oldest record with inline rows; None if all rows are in segment objects."""
         return min((s.commit for s in self.live_segments() if s.inline is not None), default=None)
 
 
 def fold(state: TableState | None, record: Record) -> TableState:
     """Return the state after ``record``.
 
-    Raises `CorruptDataError` for a record that cannot follow, including one that follows another attempt than the
-    state's last.
+    Raises `CorruptDataError` for a record that cannot follow the state, for example after another attempt.
     """
     if state is None:
         state = _apply_create(record)
@@ -355,9 +338,9 @@ def _property_inputs(state: TableState) -> tuple[object, ...]:
 
 
 def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> TableState:
-    """Return the state after one attempt of the ``record``, whose earlier attempts are in ``state``.
+    """Return the state after one attempt of the ``record``, given the ``state`` after its earlier attempts.
 
-    The version is still that of the record before.
+    The version remains that of the record before.
     """
     before = state
     for action in part.actions:
@@ -377,7 +360,7 @@ def with_attempt(state: TableState, part: CommitAttempt, record: Record) -> Tabl
 def _apply_create(record: Record) -> TableState:
     create = record.actions[0] if record.actions else None
     if record.number != 1 or not isinstance(create, act.Create):
-        raise CorruptDataError(f"record {record.number} of table {record.table_uuid} is not one that creates a table")
+        raise CorruptDataError(f"record {record.number} of table {record.table_uuid} does not create a table")
     return TableState(
         table_uuid=record.table_uuid,
         version=0,
@@ -442,7 +425,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             return replace(state, dropped=True, successor=successor)
         case act.Undrop(name):
             if not state.dropped or state.buried:
-                raise CorruptDataError(f"record {record.number} of {state.name} brings back what was not dropped")
+                raise CorruptDataError(f"record {record.number} of {state.name} undrops a table that is not dropped")
             return replace(state, dropped=False, successor=None, name=name, named=record.number)
         case act.Tombstone():
             return replace(state, buried=True)
@@ -459,13 +442,16 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.KvSnapshot():
             return _apply_kv_snapshot(state, action, record)
         case act.Tag():
-            return replace(state, tags=with_tag(state.tags, action, record.time_ms))
+            until_ms = None if action.retain_ms is None else record.time_ms + action.retain_ms
+            tagged = TaggedVersion(action.version, action.uuid, record.time_ms, action.lake_snapshot, until_ms)
+            return replace(state, tags={**state.tags, action.name: tagged})
         case act.DropTag(names):
             freed = tuple(tag_key(state.table_uuid, state.tags[name].uuid) for name in names if name in state.tags)
             condemned = _condemn(state, freed, record, orphan=False)
-            return replace(state, tags=without_tags(state.tags, names), condemned=condemned)
-        case SetArchive(archive, gone):
-            return replace(state, archive=archive, condemned=_condemn(state, gone, record, orphan=False))
+            remaining_tags = {name: tag for name, tag in state.tags.items() if name not in names}
+            return replace(state, tags=remaining_tags, condemned=condemned)
+        case SetArchive(archive, removed_keys):
+            return replace(state, archive=archive, condemned=_condemn(state, removed_keys, record, orphan=False))
         case act.Create():
             raise CorruptDataError(f"record {record.number} of {state.name} creates the table again")
 
@@ -489,7 +475,7 @@ def _apply_compaction(state: TableState, action: act.Replace, record: Record) ->
     inputs = tuple(s for s in log.segments if action.start <= s.base_offset and s.end_offset <= action.end)
     after = tuple(s for s in log.segments if s.base_offset >= action.end)
     if len(before) + len(inputs) + len(after) != len(log.segments) or not inputs:
-        raise CorruptDataError(f"record {record.number} of {state.name} replaces segments that are not there")
+        raise CorruptDataError(f"record {record.number} of {state.name} replaces segments that the log does not have")
     merged = BucketLog(log.start, log.end, (*before, *action.segments, *after))
     return replace(
         state,
@@ -635,8 +621,9 @@ def _apply_kv_snapshot(state: TableState, snapshot: KvSnapshot, record: Record) 
     log = state.buckets[snapshot.bucket]
     if snapshot.begins != state.first_offset(snapshot.bucket) or not snapshot.begins <= snapshot.offset <= log.end:
         raise CorruptDataError(
-            f"record {record.number} of {state.name} has the rows of bucket {snapshot.bucket} after changes "
-            f"[{snapshot.begins}, {snapshot.offset}), the bucket has [{state.first_offset(snapshot.bucket)}, {log.end})"
+            f"record {record.number} of {state.name} has a KV snapshot of the changes [{snapshot.begins}, "
+            f"{snapshot.offset}) of bucket {snapshot.bucket}, which has the changes "
+            f"[{state.first_offset(snapshot.bucket)}, {log.end})"
         )
     before = state.snapshots.get(snapshot.bucket)
     replaced_keys = _object_keys(state, before.segments) if before is not None else ()
@@ -648,11 +635,11 @@ def _apply_truncate(state: TableState, offsets: Mapping[int, int], record: Recor
     skipped = {bucket: end + 1 for bucket, end in state.ends.items()} if state.has_adopted_rows_alone else state.ends
     if offsets not in (state.ends, skipped):
         raise CorruptDataError(
-            f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, it ends at "
+            f"record {record.number} of {state.name} truncates the table at offsets {dict(offsets)}, expected its ends "
             f"{state.ends}",
         )
     if state.begins_at(offsets):
-        return state  # there were no rows, so readers need not restart
+        return state  # the table has no rows, so readers need not restart
     segments = tuple(state.kept_segments())
     emptied = replace(
         state,
@@ -687,12 +674,12 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
 
 
 def _object_keys(state: TableState, segments: tuple[Segment, ...]) -> tuple[str, ...]:
-    """Return the keys of the objects that only these segments use."""
+    """Return the keys of the objects of these segments, without shared objects."""
     return tuple(segment_key(state.table_uuid, s.uuid) for s in segments if s.uuid is not None and s.part is None)
 
 
 def _condemn_unreferenced_objects(before: TableState, state: TableState, record: Record) -> TableState:
-    """Condemn the shared objects whose last segment the record removed. Reads all segments only if it removed one."""
+    """Condemn the shared objects of which the record removed the last segment."""
     unreferenced: set[str] = set()
     for bucket, log in before.buckets.items():
         if state.buckets[bucket] is not log:

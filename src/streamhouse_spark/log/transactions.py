@@ -1,11 +1,11 @@
-"""Transactions of a table's writers, recorded so that no write is stored twice. Pure.
+"""Transactions of a table's writers, recorded so that no write is stored twice.
 
-A writer that wrote within ``table.transactions.ttl`` has an entry, with the offsets of its last rows. For other writers
-maintenance leaves a `CompactedTransaction` of 24 bytes: the version, and hashes of the names. Time therefore decides
-only how long a full outcome can be returned, never whether a write is stored. A stream that slept for years, or a clock
-that runs years ahead, still adds each version once. A writer that returns gets an entry again.
+A writer that wrote within ``table.transactions.ttl`` has an entry with the offsets of its last rows. Maintenance
+replaces the entries of other writers by a `CompactedTransaction` of 24 bytes, with the version and hashes of the names.
+Time therefore only decides for how long the offsets can be returned, never whether a write is stored. Even a stream
+that was suspended for years adds each version once. A compacted writer that writes again gets an entry again.
 
-Three kinds of writers have ids or versions with a meaning: requests with an idempotency key (`RequestKeys`), refreshes
+Three kinds of writers use ids or versions with a meaning: requests with an idempotency key (`RequestKeys`), refreshes
 of views (`Lineage`), and real-time queries (`place_id`).
 """
 
@@ -37,7 +37,7 @@ class TransactionEntry:
     offsets: Mapping[int, OffsetRange]
     batch: StreamBatch | None = None
     time_ms: int = field(default=0, compare=False)
-    """Store time of that commit; later if an older version of this package did not record it."""
+    """Store time of the commit; later if an older version of this package did not record it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class CompactedTransaction:
 
     version: int
     owner_sum: int
-    """Hash of the owner's name; 0 for none."""
+    """Hash of the owner's name; 0 for no owner."""
 
     def is_of(self, owner: str | None) -> bool:
-        """Return whether ``owner`` may be this writer. An unknown owner matches any."""
+        """Return whether ``owner`` may be this writer. An unknown owner matches any writer."""
         return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
 
 
@@ -63,7 +63,7 @@ def name_sum(name: str | None) -> int:
 
 
 def find_stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
-    """Return the last version stored for an application id, however long ago; None for an unknown id."""
+    """Return the last version stored for an application id; None for an unknown id."""
     entry = entries.get(app_id) or past.get(name_sum(app_id))
     return None if entry is None else entry.version
 
@@ -197,14 +197,14 @@ class _Block:
 class RequestKeys:
     """The idempotency keys of a table, by digest, so that a retried request is stored once. Immutable.
 
-    A key is an opaque text that a client chose for one request. The commit record of the request's rows holds its
-    digest and the fingerprint of the request, so a key is recorded exactly if the rows are stored. Keys are retained
-    for `KEPT_MS`. If there are more than `KEYS_MAX`, the oldest are dropped earlier, but not before `KEPT_MIN_MS`.
-    Adding a key copies the few latest keys and shares the other blocks.
+    A key is an opaque text that a client chose for one request. The commit record of the request's rows contains the
+    digest of the key and the fingerprint of the request, so a key is recorded exactly if the rows are stored. Keys are
+    retained for `KEPT_MS`. If there are more than `KEYS_MAX` keys, the oldest are dropped earlier, but not before
+    `KEPT_MIN_MS`. Adding a key copies the few latest keys and shares the other blocks.
     """
 
     blocks: tuple[_Block, ...] = ()
-    """Blocks by increasing time. Blocks of equal size are merged, so there are few."""
+    """Blocks by ascending time. Blocks of equal size are merged, so that there are few."""
 
     def __len__(self) -> int:
         return sum(len(block.entries) for block in self.blocks)
@@ -215,7 +215,7 @@ class RequestKeys:
         return None if data is None else _entry_from_bytes(data)
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
-        """Return the keys with one more, and without those that have expired at its time."""
+        """Return the keys with a new key, and without the keys that have expired at the new key's time."""
         blocks = [*self.blocks, _Block(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)})]
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
@@ -281,25 +281,23 @@ REFRESHES: Final = "streamhouse.materialize"
 
 @dataclass(frozen=True, slots=True)
 class SourceVersion:
-    """The version of a source."""
+    """The version of a source table that a view contains."""
 
     name: str
     uuid: str
     version: int
     """Number of the last commit that is in the view."""
     attempt: str | None
-    """Attempt id of that commit: in a restored table it differs."""
+    """Attempt id of this commit. It differs in a restored table."""
     ends: Mapping[int, int]
     """Bucket → the offset after its last row that is in the view."""
     dropped_rows: int = 0
-    """Rows missing from the lake at that version because their partitions were dropped."""
+    """Rows missing from the lake at this version because their partitions were dropped."""
     is_cut: bool = False
-    """Whether the view has only the rows below ``ends`` of that version, as between the steps of a refresh."""
+    """Whether the view has only the rows below ``ends`` of this version, as between the steps of a refresh."""
 
     def cut_text(self) -> str | None:
-        """Return the end offsets of the view's part of the version, in the form for streams; None if it has
-        all of it.
-        """
+        """Return ``ends`` in the format of streams; None if the view has all rows of the version."""
         return json.dumps({str(bucket): end for bucket, end in sorted(self.ends.items())}) if self.is_cut else None
 
 
@@ -321,7 +319,7 @@ class Lineage:
     def to_text(self) -> str:
         fields = asdict(self)
         for source in fields["sources"]:
-            if not source["is_cut"]:  # an older release must not ignore it
+            if not source["is_cut"]:  # otherwise older releases reject the lineage
                 del source["is_cut"]
         return json.dumps(fields, separators=(",", ":"), sort_keys=True)
 
@@ -336,7 +334,7 @@ def _source(fields: Mapping[str, Any]) -> SourceVersion:
 
 
 def lineage_of(transaction: Transaction | None) -> Lineage | None:
-    """Return the lineage in a record's transaction; None if it is not a refresh."""
+    """Return the lineage in a transaction; None if the transaction is not a refresh."""
     if transaction is None or transaction.app_id != REFRESHES:
         return None
     text = transaction.batch.fingerprint if transaction.batch is not None else None
@@ -352,26 +350,26 @@ _PLACE: Final = re.compile(r"(.+)/[0-9a-f]{32}/[0-9]+", re.DOTALL)
 def place_id(app_id: str, source: str, bucket: int) -> str:
     """Return the id of the transactions that record the progress of a real-time query in a bucket of a source.
 
-    The version of the transaction is the offset after the stored rows. It also names the last record of the source when
-    the rows were read, so that a source of another history is detected.
+    The version of the transaction is the offset after the stored rows. Its batch names the last record of the source
+    when the rows were read, so that another history of the source is detected.
     """
     return f"{app_id}/{source}/{bucket}"
 
 
 def select_progress_ids(app_ids: Collection[str], progress_ids: Iterable[str]) -> tuple[str, ...]:
-    """Return those of the ``progress_ids`` that belong to these applications."""
+    """Return the ``progress_ids`` of these applications."""
     return tuple(
         progress_id for progress_id in progress_ids if (match := _PLACE.fullmatch(progress_id)) and match[1] in app_ids
     )
 
 
 def read_at(record: HistoryPoint | None) -> StreamBatch | None:
-    """Return the batch of a progress transaction: it names the last record of the source when rows were read."""
+    """Return the batch of a progress transaction, which names the last record of the source when rows were read."""
     return StreamBatch(f"{record.number} {record.attempt}") if record is not None else None
 
 
 def record_of(batch: StreamBatch | None) -> HistoryPoint | None:
-    """Return the record that such a batch names; None if an older version of this package wrote it."""
+    """Return the record that the batch of a progress transaction names; None for an older version of this package."""
     if batch is None or batch.fingerprint is None:
         return None
     number, _, attempt = batch.fingerprint.partition(" ")

@@ -31,7 +31,7 @@ DAMAGED_MAX = 3
 """Times that a damaged tablet is recreated for one lookup."""
 _Result = TypeVar("_Result")
 LOOK_MS_MAX = 1_000
-"""Time after a refresh of the log within which the absence of the next record proves that the state is the latest."""
+"""Time after a refresh of the log for which the absence of the next record proves that the state is the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Matches:
     """Current rows whose primary keys start with the given keys."""
 
     places: Places
-    """The index of the key of each row, ascending."""
+    """The index of each row's key, ascending."""
     rows: pa.Table
 
 
 class BatchLookup:
-    """Lookups in one table; remembers when the log was last refreshed. Thread-safe."""
+    """Lookups in one table. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable) -> None:
         self._keyed = keyed
@@ -55,7 +55,7 @@ class BatchLookup:
 
     def require_no_found_column(self, columns: Sequence[str] | None) -> None:
         """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
-        shape = self._keyed.shape()
+        shape = self._keyed.keyed_schema()
         names = (*shape.key_schema.names, *_value_names(shape, columns))
         require_distinct_names(
             names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it"
@@ -70,15 +70,15 @@ class BatchLookup:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up keys as `Table.lookup` does. The last column tells whether a key was found, whatever its name."""
+        """Look up keys; see `Table.lookup`. The last column shows whether each key was found."""
         state = self.state(max_staleness_ms, at_least)
-        shape = self._keyed.shape(state)
+        shape = self._keyed.keyed_schema(state)
         value_names = _value_names(shape, columns)
         key_rows = self._keyed.keys(keys, shape)
         if key_rows.nbytes > arrow_rows.KEYS_BYTES_MAX:
             raise InvalidOptionError(
                 f"a lookup in {shape.name} has {key_rows.nbytes} bytes of keys, expected at most "
-                f"{arrow_rows.KEYS_BYTES_MAX}; look them up in several calls"
+                f"{arrow_rows.KEYS_BYTES_MAX}; look up the keys in several calls"
             )
         key_rows = key_rows.combine_chunks()
         if insert_if_absent and key_rows.num_rows:
@@ -136,10 +136,10 @@ class BatchLookup:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> Matches:
-        """Return the current rows of many keys or key prefixes, each of which may match several rows.
+        """Return the current rows that match many keys or key prefixes. A prefix may match several rows.
 
-        ``keys`` has the first columns of the primary key, or all, under the table's names and types, without nulls;
-        keys may repeat. ``columns`` are those of the rows, all by default.
+        ``keys`` contains all primary key columns or the leading ones, with the table's names and types and without
+        nulls. Keys may repeat. ``columns`` selects the returned columns; the default is all.
         """
         state = self.state(max_staleness_ms, at_least)
         return self._retry_unknown_schema(state, lambda state, shape: self._matches(state, shape, keys, columns))
@@ -151,8 +151,8 @@ class BatchLookup:
         names = shape.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
             raise SchemaMismatchError(
-                f"keys for {shape.name} have the columns {', '.join(keys.column_names)}, its primary key begins with "
-                f"{', '.join(names)}: was a column renamed meanwhile? Look up again by these names"
+                f"keys for {shape.name}: found the columns {', '.join(keys.column_names)}, expected the primary key "
+                f"columns {', '.join(names)}: was a column renamed concurrently? Retry with these names"
             )
         keys = keys.select(names).combine_chunks()
         encoded = encode_keys([arrow_rows.combine_chunks(column) for column in keys.columns])
@@ -174,7 +174,7 @@ class BatchLookup:
     def state(
         self, max_staleness_ms: int | None = None, at_least: Mapping[int, OffsetRange] | None = None
     ) -> TableState:
-        """Return a state of the log that is as new as required; see `Table.lookup`."""
+        """Return a state of the log that is as recent as required; see `Table.lookup`."""
         table, now_ms = self._table, self._table.world.clock.boot_ms()
         refreshed_ms, state = self._refreshed_ms, table.state
         if max_staleness_ms is None:
@@ -188,9 +188,7 @@ class BatchLookup:
             else:
                 max_staleness_ms = 0 if self._is_local else REMOTE_STALENESS_MS
         elif type(max_staleness_ms) is not int or max_staleness_ms < 0:
-            raise InvalidOptionError(
-                f"max_staleness_ms is {quote(max_staleness_ms)}, expected milliseconds, at least 0"
-            )
+            raise InvalidOptionError(f"max_staleness_ms is {quote(max_staleness_ms)}, expected at least 0 milliseconds")
         if (
             refreshed_ms is None
             or now_ms - refreshed_ms >= max_staleness_ms
@@ -200,13 +198,13 @@ class BatchLookup:
             self._refreshed_ms = now_ms
         if at_least and _is_behind(state, at_least):
             raise InvalidOptionError(
-                f"lookup in {table.name}: at_least is {dict(at_least)}, the log ends at {state.ends}; give the "
+                f"lookup in {table.name}: at_least is {dict(at_least)}, but the log ends at {state.ends}; pass the "
                 "offsets that a write to this table returned"
             )
         return state
 
     def owns(self, tablet: Tablet, extent: TabletState, state: TableState) -> bool:
-        """Return whether rows with this ``extent`` are the table's, of this state or a later one."""
+        """Return whether rows with this ``extent`` are of the table's log, at this state or a later state."""
         if tablet.verified_lineage == (extent.history, state.anchors.newest):
             return True
         if is_ahead(extent, state):
@@ -220,15 +218,15 @@ class BatchLookup:
     ) -> _Result:
         """Call ``look``, and retry if another process of this host applied rows of an unknown schema."""
         try:
-            return look(state, self._keyed.shape(state))
+            return look(state, self._keyed.keyed_schema(state))
         except UnknownSchemaError:
             state = self._table.refresh()
-            return look(state, self._keyed.shape(state))
+            return look(state, self._keyed.keyed_schema(state))
 
     def _is_newest(self, state: TableState) -> bool:
-        """Return whether a log on a local disk has no record after this state, by one stat instead of a failing read.
+        """Return whether a log on a local disk has no record after this state, with one stat instead of a failing read.
 
-        This holds only briefly after a refresh: after a longer pause the low watermark must be read too.
+        Valid only briefly after a refresh: after a longer pause the low watermark must also be read.
         """
         version, path = self._next_record
         if version != state.version:
@@ -262,9 +260,9 @@ class BatchLookup:
         bucket: int,
         read: Callable[[Tablet], tuple[TabletState, _Result]],
     ) -> _Result:
-        """Call ``read`` on the bucket's tablet, once it is caught up, and return its result.
+        """Call ``read`` on the bucket's tablet, after applying all changes, and return its result.
 
-        A tablet that is found damaged is recreated empty while it is read; that result is discarded.
+        A damaged tablet is recreated empty during the read. The result of such a read is discarded.
         """
         storage = self._table.storage
         for _ in range(DAMAGED_MAX):
@@ -278,7 +276,7 @@ class BatchLookup:
     def _scan_prefix(
         self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
     ) -> Sequence[pa.ChunkedArray]:
-        """Return the bucket's rows whose stored keys start like the prefix: all matches, and possibly other rows."""
+        """Return the bucket's rows whose stored keys start with the prefix, and possibly other rows."""
 
         def read(tablet: Tablet) -> tuple[TabletState, list[bytes]]:
             values: list[bytes] = []
@@ -309,7 +307,7 @@ def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list
 
 
 def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
-    """Return one row with the key columns of the prefix."""
+    """Convert a prefix to one row of its key columns."""
     names = shape.key_schema.names
     if isinstance(prefix, Mapping):
         key_values = {shape.schema.column(name).name: value for name, value in prefix.items()}
@@ -318,38 +316,38 @@ def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
         key_values = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
     if not key_values or set(key_values) != set(names[: len(key_values)]):
         raise SchemaMismatchError(
-            f"prefix {prefix!r} of {shape.name}: expected values for the first columns of the primary key "
-            f"({', '.join(names)}), one or more of them"
+            f"prefix {prefix!r} of {shape.name}: expected values for one or more of the first columns of the primary "
+            f"key ({', '.join(names)})"
         )
     columns = TableSchema(shape.key_schema.columns[: len(key_values)])
     return convert_to_schema([key_values], columns, table=shape.name).combine_chunks()
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
-"""The applied changes, and the indexes of keys with their values."""
+"""The state of the tablet, and the indexes of found keys with their values."""
 
 
 def damaged_tablet_error(state: TableState, bucket: int) -> StorageError:
     return StorageError(
-        f"the local rows by key of bucket {bucket} of {state.name} were found damaged {DAMAGED_MAX} times in a row; "
-        "check the disk of the cache, or choose another with STREAMHOUSE_CACHE_DIR"
+        f"the local tablet of bucket {bucket} of {state.name} was damaged {DAMAGED_MAX} times in a row; check the disk "
+        "of the cache, or set STREAMHOUSE_CACHE_DIR to another disk"
     )
 
 
 def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """Return the indexes of found keys, and their values."""
+    """Return the indexes of found keys with their values."""
     lookup = tablet.find(encode_lmdb_keys(keys))
     exists = np.fromiter((value is not None for value in lookup.values), np.bool_, len(lookup.values))
     return lookup.extent, (places[exists], [value for value in lookup.values if value is not None])
 
 
 def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
-    """Return each row that starts with one of the keys: the index of that key, and the row's value."""
+    """Return all rows whose key starts with one of ``keys``: the indexes of these keys, and the rows' values."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [encode_lmdb_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
-    if cut != prefixes:  # only the beginning of long keys is stored: compare the rows
+    if cut != prefixes:  # a tablet stores only the first bytes of long keys: compare the rows
         real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
         inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
         owners = owners[np.array(inside, np.bool_)]
@@ -358,7 +356,7 @@ def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Place
 
 
 def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
-    """Yield each bucket with the keys to look up in it: all keys, if they lack a part of the bucket key."""
+    """Yield each bucket with the keys to look up in it: all keys if they lack a column of the bucket key."""
     everywhere = np.arange(keys.num_rows)
     if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
         yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)

@@ -1,27 +1,25 @@
-"""`delta_join` without Spark: computes the changes of a table that holds a join, from changes of the joined tables.
-Pure, over lookups.
+"""The changes of a table that stores a join, computed from changes of the joined tables, without Spark.
 
-The target T holds the join of L and R. Its key is L's key followed by R's key without the join columns, with which both
-keys start. A change only tells *which* rows to recompute, never the new values. For a changed key of L, the row of L,
-its partners in R and all its rows in T are looked up. The join of L and R is upserted, and other rows of T are deleted.
-A changed key of R is handled likewise. So values in the change feeds, their order and repetitions do not matter.
+The target table T stores the join of the tables L and R. The primary keys of L and R start with the join columns. The
+key of T is the key of L, followed by the other columns of the key of R.
 
-**Why T converges.** Let t be a key of T, made of the keys l and r, and let m be the micro-batch with the last change of
-l or r, whichever is handled later.
+A change is used only for its key: the values are looked up. For a changed key of L, the row of L, its matches in R and
+its rows in T are looked up. The join of L and R is upserted into T, and all other rows of the key in T are deleted. A
+changed key of R is handled in the same way. So the values, order and repetitions of the changes do not matter.
 
-1. *Lookups are as new as the changes.* The ends of a micro-batch are read from the logs before its tasks start, and
-   each task reads the logs to their ends afterwards. So every task of batch m or later sees the final l and r,
-   whichever task looks them up, and in whatever order.
-2. *Some task of m decides about t.* If t is in the join, the task with the last change finds both rows and upserts t.
-   If not, that task deletes t if T has it. It finds t by l, or by the join columns filtered by r, even if the partner
-   was deleted.
-3. *Nothing older comes later.* One query handles both feeds, so batch m reads T with all writes of earlier batches. A
-   batch is committed once, by its number: late writes of an earlier run for a stored batch have no effect (for that
-   reason batches without writes are stored too). Within m and later, everything written for t is the same, by 1.
+T is eventually correct. Consider a key t of T, made of the keys l and r, and the micro-batch m with the last change of
+l and r:
 
-So T is correct once the batch with the last change is committed, and each t once its own last change is. In between, T
-may combine a row of L with a row of R that never existed at the same time. This needs a single writer: a second query
-into T is rejected by the identity that all delta joins share.
+1. The tasks of m and of all later batches look up the final rows of l and r: the end of a batch is read from the logs
+   before its tasks start, and each task then reads the logs to their ends.
+2. A task of m handles t. If t is in the join, the task finds both rows and upserts t. If not, the task deletes t,
+   because it finds the row in T by l or, if r changed, by the join columns and r, even if the other row was deleted.
+3. No older write of t follows. One query reads the changes of both tables, so m reads T with the writes of all earlier
+   batches. A batch number is committed only once, even for a batch without writes, so late writes of an earlier run
+   have no effect. All later batches write the same row for t, see 1.
+
+Before m is committed, T may combine a row of L with a row of R that never existed at the same time. All delta joins use
+the same application id for T, so a second query that writes to T is rejected.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 SideName = Literal["left", "right"]
 KIND_COLUMN = "_change_type"
-"""The kind of change of each target row; no table has a column of this name."""
+"""The column with the kind of change of each target row. No table may have a column with this name."""
 UPSERT = "upsert"
 DELETE = "delete"
 
@@ -57,30 +55,30 @@ class JoinColumn:
     name: str
     side: SideName
     source: str
-    """Name of the column in the table of its side."""
+    """Name of the column in the joined table."""
     type: pa.DataType
     nullable: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Lookups:
-    """Lookups of current rows, as new as the handled changes."""
+    """Lookups of current rows that include the handled changes."""
 
     left: Find
     right: Find
     target: Find
-    """Rows of the target; only key columns are needed."""
+    """Returns rows of the target, with at least the key columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaPlan:
-    """A plan for joining two tables into a third."""
+    """A plan for a join of two tables into a third."""
 
     how: How
     left_key: tuple[str, ...]
     right_key: tuple[str, ...]
     right_join: tuple[str, ...]
-    """The join columns, in the order of the right key."""
+    """The join columns of the right table, in the order of its key."""
     right_of: Mapping[str, str]
     """Join column of the left table → join column of the right table."""
     target_of_left: Mapping[str, str]
@@ -103,12 +101,12 @@ class DeltaPlan:
         sources = (source.source for _, source in self.columns if source.side == side)
         return list(dict.fromkeys([*key, *sources]))
 
-    # -- what changes do ------------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------------
 
     def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
-        """Return the changes of the target after these keys of one side changed.
+        """Return the changes of the target after changes of these keys of one side.
 
-        ``keys`` has the primary key columns of that side, in any order and with repetitions.
+        ``keys`` has the primary key columns of that side. Keys may repeat.
         """
         keys = distinct_rows(keys)
         joined, existing = self._join_left_keys(keys, find) if side == "left" else self._join_right_keys(keys, find)
@@ -129,7 +127,7 @@ class DeltaPlan:
     def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the right table, and their rows in the target."""
         right = find.right(keys)
-        if self.how == "left":  # the right key is the join columns, and rows without a partner are kept
+        if self.how == "left":  # the join columns are the whole right key, and left rows without a match are kept
             row_of_key = np.full(keys.num_rows, -1)
             row_of_key[right.places] = np.arange(len(right.places))
             lookup_keys = keys
@@ -146,13 +144,13 @@ class DeltaPlan:
         return joined, existing.filter(pc.is_in(of_keys, value_set=changed))
 
     def _join_columns(self, left: pa.Table, right: pa.Table) -> pa.Table:
-        """Return the target columns, given aligned rows of both sides."""
+        """Return the target columns of rows of both sides, which are joined by position."""
         rows = {"left": left, "right": right}
         arrays = [rows[source.side].column(source.source) for _, source in self.columns]
         return pa.Table.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _with_kind(self, kind: str, rows: pa.Table) -> pa.Table:
-        """Return rows in the schema of changes; missing columns are null."""
+        """Convert rows to the schema of changes. Missing columns become null."""
         names = set(rows.column_names)
         columns = [
             rows.column(column.name) if column.name in names else pa.nulls(rows.num_rows, column.type)
@@ -204,14 +202,14 @@ class Join:
         for name, key, actual, expected in zip(on_right.row_columns, on_right.key, types, on_right.types, strict=True):
             if not actual.equals(expected):
                 raise SchemaMismatchError(
-                    f"column '{name}' of {left.name} is {type_name(actual)}, '{key}' of {right.name} is "
-                    f"{type_name(expected)}; a delta join needs join columns of one type"
+                    f"column '{name}' of {left.name} is {type_name(actual)}, but '{key}' of {right.name} is "
+                    f"{type_name(expected)}; a delta join needs join columns of equal types"
                 )
         if parse_how(how) == "left" and not on_right.is_whole:
             raise InvalidOptionError(
                 f"a left delta join needs the whole primary key of the right table {right.name} "
-                f"({', '.join(right.primary_key)}) in on: a row without partner would have no key in the target; use "
-                "how='inner'"
+                f"({', '.join(right.primary_key)}) in on=, because a row without a match would have no key in the "
+                "target; use how='inner'"
             )
         return cls(left, right, parse_how(how), prefix, tuple(pairs), on_right)
 
@@ -246,7 +244,7 @@ class Join:
         return of_left + of_right
 
     def select_columns(self, columns: Sequence[str] | None) -> dict[str, list[JoinColumn]]:
-        """Return the columns to write by case-folded name. A name may stand for two columns."""
+        """Return the columns to write by case-folded name. Both tables may have a column of a name."""
         by_name: dict[str, list[JoinColumn]] = {}
         for column in self.columns:
             by_name.setdefault(column.name.casefold(), []).append(column)
@@ -257,9 +255,7 @@ class Join:
         for name in columns:
             if name.casefold() not in by_name:
                 join_columns = ", ".join(c.name for c in self.columns)
-                raise SchemaMismatchError(
-                    f"columns names '{name}', which the join does not have; it has {join_columns}"
-                )
+                raise SchemaMismatchError(f"columns= names '{name}', expected columns of the join: {join_columns}")
         names = {name.casefold() for name in (*columns, *self.target_key)}
         return {name: column for name, column in by_name.items() if name in names}
 
@@ -274,13 +270,13 @@ class Join:
 
 
 def _require_target(target: TableState, join: Join) -> None:
-    """Raise `InvalidOptionError` for a target whose rows may differ from the last written row of their key."""
+    """Raise `InvalidOptionError` unless the target has the key of the join and replaces the row of a key."""
     key = [target.schema.column(name).name for name in target.primary_key]
     if [name.casefold() for name in key] != [name.casefold() for name in join.target_key]:
         actual = f"the primary key ({', '.join(key)})" if key else "no primary key"
         raise InvalidOptionError(
-            f"into is {target.name} with {actual}; the join of {join.left.name} and {join.right.name} needs the "
-            f"columns of both keys in this order: PRIMARY KEY ({', '.join(join.target_key)})"
+            f"into is {target.name} with {actual}, expected the key columns of {join.left.name} and {join.right.name} "
+            f"in this order: PRIMARY KEY ({', '.join(join.target_key)})"
         )
     if target.table_uuid in (join.left.table_uuid, join.right.table_uuid):
         raise InvalidOptionError(f"into is {target.name}, which is one of the joined tables; choose another table")
@@ -288,7 +284,8 @@ def _require_target(target: TableState, join: Join) -> None:
     if (properties.merge_engine, properties.delete_behavior) != ("last_row", "allow"):
         raise InvalidOptionError(
             f"into is {target.name} with merge engine {properties.merge_engine} and table.delete.behavior "
-            f"{properties.delete_behavior}; a delta join needs a table where the last row wins and deletions delete"
+            f"{properties.delete_behavior}, expected the default merge engine and table.delete.behavior allow; choose "
+            "another table"
         )
 
 
@@ -299,27 +296,27 @@ def _resolve_source(
     candidates = sources.get(column.name.casefold(), [])
     if len(candidates) > 1:
         raise InvalidOptionError(
-            f"column '{column.name}' of {target.name} is ambiguous between {join.left.name} and {join.right.name}; "
-            "set prefix= to begin the names of the right table's columns otherwise"
+            f"column '{column.name}' of {target.name} is ambiguous: {join.left.name} and {join.right.name} have it; "
+            "set prefix= to rename the right table's columns"
         )
     if not candidates:
         if column.name.casefold() not in {c.name.casefold() for c in join.columns}:
             raise SchemaMismatchError(
-                f"column '{column.name}' of {target.name} is not in the join, which has "
+                f"column '{column.name}' of {target.name} is not in the join, expected only its columns: "
                 f"{', '.join(c.name for c in join.columns)}"
             )
         raise SchemaMismatchError(
-            f"column '{column.name}' of {target.name} is not among columns=, and the join writes whole rows: each "
-            "of its upserts would make the column null; name it in columns=, or use a table without it"
+            f"column '{column.name}' of {target.name} is missing from columns=, but the join writes whole rows, so its "
+            "upserts would write null to the column; name it in columns=, or use a table without the column"
         )
     if not candidates[0].type.equals(column.type):
         raise SchemaMismatchError(
-            f"column '{column.name}' of {target.name} is {type_name(column.type)}, in the join it is "
+            f"column '{column.name}' of {target.name} is {type_name(column.type)}, expected the type of the join: "
             f"{type_name(candidates[0].type)}"
         )
     if candidates[0].nullable and not column.nullable:
         raise SchemaMismatchError(
-            f"column '{column.name}' of {target.name} is NOT NULL, and in the join it may be null"
+            f"column '{column.name}' of {target.name} is NOT NULL, but it may be null in the join"
         )
     return candidates[0]
 

@@ -1,6 +1,6 @@
-"""Joins of rows with the current rows of a table by its primary key or a prefix of it: plans and their execution.
+"""Joins rows with the current rows of a table by its primary key or a prefix of the key, without Spark.
 
-A plan is made once from the schemas, and then applied to Arrow batches in any process. No Spark here.
+A plan is made once from the schemas, and then applied to Arrow batches in any process.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from streamhouse_spark.schema.table_schema import TableSchema, canonical_type
 
 How = Literal["left", "inner"]
 Find = Callable[[pa.Table], Matches]
-"""Returns the current rows of keys, as `batch_lookup.BatchLookup.matches` does."""
+"""Returns the current rows of keys, see `batch_lookup.BatchLookup.matches`."""
 
 ROWS_MAX: Final = 1 << 16
 """Rows per returned batch."""
 PREFIX_ROWS_MAX: Final = 1 << 12
-"""Rows that are joined at a time if each may have many partners."""
+"""Rows per step of a join in which a row may match many rows."""
 
 
-# -- which columns ----------------------------------------------------------------------------------------------------
+# -- columns ----------------------------------------------------------------------------------------------------------
 
 
 def parse_how(how: str) -> How:
-    """Parse the join type. Raises `InvalidOptionError` for an unknown one."""
+    """Parse the join type. Raises `InvalidOptionError`."""
     if how not in ("left", "inner"):
         raise InvalidOptionError(f"how is {quote(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
 def parse_on(on: object) -> list[tuple[str, str]]:
-    """Parse pairs of join columns. Raises `InvalidOptionError` for a value without columns."""
+    """Parse pairs of join columns. Raises `InvalidOptionError`."""
     if isinstance(on, str):
         on = [on]
     if isinstance(on, Mapping):
@@ -53,26 +53,25 @@ def parse_on(on: object) -> list[tuple[str, str]]:
         pairs = []
     if not pairs or not all(isinstance(name, str) for pair in pairs for name in pair):
         raise InvalidOptionError(
-            f"on is {quote(on)}, expected a list of column names, or a mapping of columns to columns"
+            f"on is {quote(on)}, expected a list of column names, or a mapping of column names to column names"
         )
     return pairs
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumns:
-    """Columns of some rows that correspond to the first columns of a table's primary key, in key order."""
+    """The columns of rows that are joined with the first columns of a table's primary key, in key order."""
 
     row_columns: tuple[str, ...]
     key: tuple[str, ...]
     types: tuple[pa.DataType, ...]
     """Types of the key columns."""
     is_whole: bool
-    """Whether they are the whole primary key, so that at most one row matches."""
+    """Whether the columns form the whole primary key, so that at most one row matches."""
 
     @classmethod
     def of(cls, pairs: Sequence[tuple[str, str]], columns: Sequence[str], state: TableState) -> KeyColumns:
-        """Find the key columns. ``pairs`` are columns of the rows and of the table; ``columns`` are all columns of the
-        rows.
+        """Resolve pairs of a row column and a table column, given all columns of the rows.
 
         Raises `InvalidOptionError` for a log table, and `SchemaMismatchError` for an unknown column or columns that are
         not a prefix of the primary key.
@@ -91,8 +90,8 @@ class KeyColumns:
         key = tuple(key_names[: len(by_key)])
         if set(key) != set(by_key):
             raise SchemaMismatchError(
-                f"on names the columns {', '.join(by_key)} of {state.name}, whose rows are kept by the primary key "
-                f"({', '.join(key_names)}); join on all of its columns, or on the first one or more of them"
+                f"on names the columns {', '.join(by_key)} of {state.name}, whose rows are looked up by the primary "
+                f"key ({', '.join(key_names)}); join on all of its columns, or on the first one or more of them"
             )
         types = tuple(state.schema.column(name).type for name in key)
         return cls(tuple(by_key[name] for name in key), key, types, len(key) == len(key_names))
@@ -103,12 +102,12 @@ class KeyColumns:
             canonical = canonical_type(actual, column=name)
             if not (canonical.equals(expected) or _can_widen(canonical, expected)):
                 raise SchemaMismatchError(
-                    f"column '{name}' is {type_name(canonical)}, and column '{key}' of the primary key of {table} is "
+                    f"column '{name}' is {type_name(canonical)}, but column '{key}' of the primary key of {table} is "
                     f"{type_name(expected)}; cast '{name}' to {type_name(expected)} before the join"
                 )
 
     def keys(self, columns: Sequence[pa.Array]) -> tuple[Places, pa.Table]:
-        """Return which rows have no null in these columns, which are in key order, and the keys of these rows."""
+        """Return the indexes and keys of the rows without nulls, given the row columns in key order."""
         is_valid = np.ones(len(columns[0]), np.bool_)
         for column in columns:
             if column.null_count:
@@ -122,7 +121,7 @@ class KeyColumns:
 
 
 def resolve_column(name: str, columns: Sequence[str]) -> str:
-    """Return the column of the rows with this name, else ignoring case.
+    """Return the column with this name, or else the one with this name in another case.
 
     Raises `SchemaMismatchError` if there is none, or several.
     """
@@ -135,7 +134,7 @@ def resolve_column(name: str, columns: Sequence[str]) -> str:
 
 
 def _can_widen(value_type: pa.DataType, key: pa.DataType) -> bool:
-    """Return whether every value of one type is a value of the other."""
+    """Return whether every value of ``value_type`` is a value of the type ``key``."""
     if pa.types.is_signed_integer(value_type) and pa.types.is_signed_integer(key):
         return bool(value_type.bit_width <= key.bit_width)
     if pa.types.is_decimal128(value_type) and pa.types.is_decimal128(key):
@@ -150,7 +149,7 @@ def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> 
     if clashes:
         raise InvalidOptionError(
             f"column '{clashes[0]}' of {table} has the name of another column of the join; set prefix= to rename the "
-            "table's columns, or leave it out of columns="
+            "table's columns, or omit the column from columns="
         )
 
 
@@ -159,7 +158,7 @@ def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> 
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """A plan for joining rows with those of one table."""
+    """A plan for joining rows with the rows of one table."""
 
     on: KeyColumns
     on_places: tuple[int, ...]
@@ -196,7 +195,7 @@ class LookupPlan:
         return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
-        """Yield the rows with their partners, in order."""
+        """Yield the joined rows in the order of ``rows``."""
         step = rows.num_rows if self.on.is_whole else PREFIX_ROWS_MAX
         for start in range(0, rows.num_rows, max(step, 1)):
             yield from self.join_rows(rows.slice(start, step), find).to_batches(max_chunksize=ROWS_MAX)
@@ -214,7 +213,7 @@ class LookupPlan:
 
 
 def add_unmatched(row_of: Places, num_rows: int) -> tuple[Places, Places]:
-    """Return the matches and the rows without one, in row order: the row, and the index of the match or -1.
+    """Return the row of each match and of each row without a match, in row order, and the index of the match or -1.
 
     ``row_of`` is the row of each match, ascending.
     """

@@ -1,11 +1,11 @@
-"""`Table.lookup_one`: looks up one row by its key as a dict, for applications that look up a row at a time.
+"""`Table.lookup_one`: looks up one row by its key as a dict.
 
-A lookup releases Python's lock several times for a microsecond or two. If all threads look up rows, each release wakes
-a thread that finds the lock taken again and goes back to sleep: the threads spend three times as long on waking each
-other as on their lookups. So while one thread looks up rows, the others sleep in `LookupScheduler` without being woken.
-A thread keeps its turn for several lookups if it comes back for the next one at once. This is only a hint: results do
-not depend on it. A thread never waits long for its turn. It goes on while another thread reads the log or rows that are
-not in memory, or was interrupted and never releases its turn.
+A lookup releases Python's GIL several times for a microsecond or two. If all threads look up rows, each release wakes a
+thread that finds the GIL taken and goes back to sleep. The threads then spend three times as long on waking each other
+as on lookups. Therefore only one thread has the turn, and the other threads sleep in `LookupScheduler`. A thread keeps
+the turn for several lookups if it calls again immediately. The turn is only a hint, on which results do not depend. A
+thread never waits long: it continues if the thread with the turn reads the log or rows that are not in memory, or was
+interrupted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from streamhouse_spark.lookup.batch_lookup import DAMAGED_MAX, BatchLookup, colu
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUPS_MAX: Final = 192
-"""Lookups per turn while others wait: about 2.5 ms, half of Python's own switch interval."""
+"""Lookups per turn while other threads wait. They take about 2.5 ms, half of Python's switch interval."""
 WAIT_S: Final = 0.002
-"""Time in which a thread does more lookups than a turn has, if its rows are in memory."""
+"""A waiting thread checks the progress of the other threads after this time."""
 _FEW: Final = 8
-"""So few lookups in that time mean that concurrent threads would do more."""
+"""If fewer lookups were done in this time, concurrent threads would do more."""
 _WITHOUT: Final = 64
-"""Lookups that then bypass the scheduler; doubled each time that this repeats."""
+"""Number of lookups that then bypass the scheduler. It is doubled each time."""
 _WITHOUT_MAX: Final = 4096
 PLAIN = (int, str)
 _PLANS_MAX = 64
@@ -41,7 +41,7 @@ _INT64 = 1 << 63
 
 
 class LookupScheduler:
-    """The turns of a process. Its fields are updated without a lock: a race only makes the hint worse."""
+    """Assigns turns to the threads of a process. Fields are updated without a lock: a race only costs time."""
 
     def __init__(self) -> None:
         self.renew_in_child()
@@ -55,19 +55,18 @@ class LookupScheduler:
         self._num_without = 0
         self._next_without = _WITHOUT
         self._comes_back = False
-        """Whether threads with a turn look up one row after another."""
+        """Whether threads with a turn call again immediately."""
         self._passer = 0
-        """The thread that passed on the latest turn."""
+        """The thread that passed the turn on last."""
 
     def acquire(self) -> bool:
-        """Wait briefly for the turn. Returns whether this thread has it and must `release` it."""
+        """Wait briefly for the turn. Return whether this thread has the turn and must `release` it."""
         if self._is_taken:
             return self._wait()
         self._is_taken = True
         return True
 
     def release(self) -> None:
-        """Release the turn."""
         self._is_taken = False
         self._num_done += 1
         if self._waiting:
@@ -89,7 +88,7 @@ class LookupScheduler:
         if self._num_without > 0:
             self._num_without -= 1
             return False
-        if self._passer == threading.get_ident():  # it came back before the next thread passed the turn on
+        if self._passer == threading.get_ident():  # this thread calls again before the next thread passed the turn on
             self._comes_back = True
         waiter = _Waiter()
         self._waiting.append(waiter)
@@ -97,7 +96,7 @@ class LookupScheduler:
             while not waiter.ready.is_set():
                 num_done = self._num_done
                 if not waiter.ready.wait(WAIT_S * len(self._waiting)):
-                    self._look(waiter, self._num_done - num_done)
+                    self._check_progress(waiter, self._num_done - num_done)
         except BaseException:  # an interrupt
             self._forget(waiter)
             if waiter.has_turn:
@@ -105,8 +104,8 @@ class LookupScheduler:
             raise
         return waiter.has_turn
 
-    def _look(self, waiter: _Waiter, num_done: int) -> None:
-        """Let a thread that waited for a while continue, unless the others do as much as one thread can."""
+    def _check_progress(self, waiter: _Waiter, num_done: int) -> None:
+        """Let a waiting thread continue, unless the other threads did as many lookups as one thread can."""
         if self._is_taken and num_done >= _FEW:
             return
         if self._is_taken and num_done:
@@ -114,21 +113,21 @@ class LookupScheduler:
             self._next_without = min(2 * self._next_without, _WITHOUT_MAX)
             while (other := self._next()) is not None:
                 other.ready.set()
-        elif self._forget(waiter):  # the turn is free, or its owner is busy with something else
+        elif self._forget(waiter):  # the turn is free, or its owner is not looking up rows
             self._comes_back = False
             self._passer, self._num_left = 0, LOOKUPS_MAX
             self._is_taken = waiter.has_turn = True
             waiter.ready.set()
 
     def _next(self) -> _Waiter | None:
-        """Remove and return the first waiter; None if all have continued."""
+        """Remove and return the first waiter, or None."""
         try:
             return self._waiting.popleft()
         except IndexError:
             return None
 
     def _forget(self, waiter: _Waiter) -> bool:
-        """Remove a waiter. Returns False if another thread did."""
+        """Remove a waiter. Return False if another thread removed it."""
         try:
             self._waiting.remove(waiter)
         except ValueError:
@@ -143,16 +142,16 @@ class _Waiter:
 
 
 SCHEDULER: Final = LookupScheduler()
-"""The scheduler of all tables, because all threads share Python's lock."""
+"""The scheduler of all tables, because all threads share the GIL."""
 
 
 @validate_arguments
 def _validate_arguments(key: Any, columns: Sequence[str] | None, at_least: Mapping[int, OffsetRange] | None) -> None:
-    """Raise for arguments whose types the lookup does not check itself. Validating each call this way would be slow."""
+    """Raise for arguments of a wrong type. Called only for unusual arguments, because the validation is slow."""
 
 
 class PointLookup:
-    """Lookups of single rows. Everything that depends on a schema is prepared once. Thread-safe."""
+    """Lookups of single rows. Thread-safe."""
 
     def __init__(self, keyed: PrimaryKeyTable, lookup: BatchLookup) -> None:
         self._keyed = keyed
@@ -175,7 +174,7 @@ class PointLookup:
         has_turn = SCHEDULER.acquire()
         try:
             state = self._lookup.state(max_staleness_ms, at_least)
-            plan = self._get_plan(self._keyed.shape(state), columns)
+            plan = self._get_plan(self._keyed.keyed_schema(state), columns)
             values = plan.key_values(key)
             encoded_key = plan.key.encode(values) if plan.key is not None else None
             value = self._read_value(state, plan.shape, *encoded_key) if encoded_key is not None else None
@@ -190,8 +189,8 @@ class PointLookup:
                 return row
         try:
             return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
-        except SchemaMismatchError:  # columns were renamed or dropped since the state of the plan
-            shape = self._keyed.shape(self._table.refresh())
+        except SchemaMismatchError:  # columns were renamed or dropped after the state of the plan
+            shape = self._keyed.keyed_schema(self._table.refresh())
             if shape is plan.shape:
                 raise
             return self._lookup_with_arrow(self._get_plan(shape, columns), values, max_staleness_ms, at_least)
@@ -206,7 +205,7 @@ class PointLookup:
         return plan
 
     def _read_value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
-        """Return the key's value at this state or a later one."""
+        """Return the key's value at this state or a later state."""
         tablet = shape.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             lookup = tablet.find_one(key)
@@ -234,7 +233,7 @@ class PointLookup:
 
 
 class _RowPlan:
-    """How to find and decode rows of one schema."""
+    """Encodes keys and decodes rows of one schema."""
 
     def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
         self.shape = shape
@@ -243,7 +242,7 @@ class _RowPlan:
         names, key = shape.schema.names, shape.key_schema
         self._key_names = key.names
         self.key: KeyEncoder | None = None
-        """None if Arrow must find the bucket or pad texts."""
+        """None if only Arrow can find the bucket or pad texts."""
         is_padded = any(column.size is not None for column in key.columns)
         if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
             place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None

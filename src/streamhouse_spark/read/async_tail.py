@@ -1,11 +1,11 @@
 """Tails and followers for asyncio: no thread waits, and rows are read only when they are requested.
 
-A `TableWatch` polls a table while tails of an event loop wait, and wakes them with the new state. Tails that are at the
-same position with the same columns share one read. A batch is read after its predecessor was taken, so a slow loop body
-holds one batch, and no queue grows.
+A `TableWatch` polls a table while tails of an event loop wait, and wakes them with the new state. Tails at the same
+position with the same columns share one read. A batch is read when it is requested, so a slow loop body holds at most
+one batch.
 
-Each read starts from an immutable cursor, and the tail moves on only when its caller gets the batch. A cancelled
-request for a batch therefore loses no row: the next request reads it again.
+Each read starts from an immutable cursor, and the tail advances only when its caller gets the batch. So a cancelled
+request for a batch loses no row: the next request reads it again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table_handle import TableHandle
 
 POLL_MS: Final = (5.0, 25.0)
-"""Bounds of the poll interval on a local disk. A poll costs more here than in the thread of a tail, and a service may
-follow many tables, most of them quiet.
+"""Bounds of the poll interval on a local disk. They are larger than those of a tail in a thread, because a poll costs
+more here, and a service may follow many idle tables.
 """
 ReadAhead = tuple[pa.RecordBatch | None, LogCursor]
-"""A batch, None after the last one of a state, and the cursor after it."""
+"""A batch, or None at the end of a state, and the cursor after it."""
 
 
 class TableWatch:
-    """Polls one table on behalf of the tails of one event loop, while any of them waits."""
+    """Polls one table while tails of one event loop wait."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -50,7 +50,7 @@ class TableWatch:
         self._reads: dict[Hashable, asyncio.Future[ReadAhead]] = {}
 
     async def newer_than(self, state: TableState, waiter: asyncio.Future[TableState | None]) -> TableState | None:
-        """Return a later state, or the result that another task gives the ``waiter``. Raises the errors of the poll."""
+        """Return a later state, or the result that another task sets in ``waiter``. Raises the errors of the poll."""
         if self._latest is not None and self._latest.version > state.version:
             return self._latest
         self._latest = state
@@ -62,8 +62,14 @@ class TableWatch:
         finally:
             self._waiting.discard(waiter)
 
+    def note(self, state: TableState) -> None:
+        """Wake the tails with a state that this process has written, before the next poll finds it."""
+        if self._latest is not None and state.version > self._latest.version:
+            self._latest, self._interval_ms = state, POLL_MS[0]
+            self._wake(state)
+
     async def read(self, cursor: LogCursor, state: TableState, shared_by: Hashable | None) -> ReadAhead:
-        """Read the next batch, once for all tails that are ``shared_by`` the same columns and are at the same place."""
+        """Read the next batch, once for all tails with the same ``shared_by`` at the same position."""
         if shared_by is None:
             return await run_blocking(_read_ahead, cursor, state)
         key = (shared_by, cursor.place, state.version)
@@ -79,7 +85,7 @@ class TableWatch:
     def _end_read(self, key: Hashable, read: asyncio.Future[ReadAhead]) -> None:
         self._reads.pop(key, None)
         if not read.cancelled():
-            read.exception()  # all of its tails may have been cancelled
+            read.exception()  # all tails that share the read may have been cancelled
 
     async def _poll(self) -> None:
         failure: Exception | None = None
@@ -88,14 +94,12 @@ class TableWatch:
                 await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), self._interval_ms))
                 latest = await run_blocking(self._poller.look, self._latest, self._table.refresh, self._first)
                 self._interval_ms = min(1.1 * self._interval_ms, POLL_MS[1])
-                if latest.version > self._latest.version:
-                    self._latest, self._interval_ms = latest, POLL_MS[0]
-                    self._wake(latest)
-        except Exception as error:  # noqa: BLE001 - the tails get it
+                self.note(latest)
+        except Exception as error:  # noqa: BLE001 - the tails raise it
             failure = error
         finally:
             self._polling = None
-            self._wake(self._latest, failure)  # those that still wait poll again
+            self._wake(self._latest, failure)  # tails that still wait start to poll again
 
     def _wake(self, state: TableState | None, failure: Exception | None = None) -> None:
         for waiter in list(self._waiting):
@@ -113,10 +117,10 @@ def _read_ahead(cursor: LogCursor, state: TableState) -> ReadAhead:
 
 
 class AsyncTail(AsyncIterator[pa.RecordBatch]):
-    """Iterator of `AsyncTable.tail`. For one task at a time, except `aclose`.
+    """Iterator over the batches of `AsyncTable.tail`. For one task at a time, except for `aclose`.
 
-    An error ends it, a cancellation does not. The start is resolved at the first request for a batch, or by
-    ``async with``.
+    An error ends it, but a cancellation does not. The start is resolved at the first request for a batch, or by ``async
+    with``.
     """
 
     def __init__(
@@ -153,14 +157,14 @@ class AsyncTail(AsyncIterator[pa.RecordBatch]):
 
     @property
     def position(self) -> LogPosition:
-        """The position after the last returned batch and the rows without a match behind it; initially the start.
+        """The position after the last batch, and after rows without a match that followed it; initially the start.
 
         Raises `InvalidOptionError` before the start is resolved.
         """
         return self._opened.position
 
     async def aclose(self) -> None:
-        """End the iteration, also one that waits in another task."""
+        """End the iteration, also while it waits in another task."""
         self._is_closed = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -191,7 +195,7 @@ class AsyncTail(AsyncIterator[pa.RecordBatch]):
         return self._cursor
 
     async def _open(self) -> LogCursor:
-        """Resolve the start. A cancelled call does not stop it: the next one takes its result."""
+        """Resolve the start. After a cancellation, the next call returns the result."""
         if self._cursor is None:
             if self._opening is None:
                 self._opening = asyncio.ensure_future(run_blocking(self._open_cursor))
@@ -204,9 +208,9 @@ class AsyncTail(AsyncIterator[pa.RecordBatch]):
 
 
 class AsyncFollower(AsyncTail):
-    """Iterator of `AsyncTable.follow`, as `Follower` is of `Table.follow`.
+    """Iterator over the batches of `AsyncTable.follow`; see `Follower`.
 
-    A first request that is cancelled may still take the name, and fence another follower.
+    If the first request is cancelled, it may still fence another follower.
     """
 
     def __init__(
@@ -226,23 +230,22 @@ class AsyncFollower(AsyncTail):
         super().__init__(watch, open_cursor, None, available_now=available_now)
 
     async def commit(self) -> None:
-        """Commit the position after the last batch, as requesting the next batch does. **Commit point:** one record.
+        """Commit the position after the last batch; see `Follower.commit`.
 
-        Raises as `Follower.commit`. If it is cancelled, the position is committed or not; a later one is always the
-        position of rows that were processed.
+        If the call is cancelled, the position may have been committed.
         """
         if self._consumer is not None:
             await run_blocking(self._consumer.commit, self.position)
 
     @property
     def transaction(self) -> Transaction:
-        """The transaction for the last batch, see `Follower.transaction`."""
+        """The transaction for the last batch; see `Follower.transaction`."""
         if self._consumer is None:
             raise InvalidOptionError("the follower has not started; request a batch first")
         return self._consumer.transaction(self.position)
 
     async def __aexit__(self, *_: object) -> None:
-        """End the iteration without a commit: the caller may not have finished with the last batch."""
+        """End the iteration without a commit, because the caller may not have processed the last batch."""
         self._is_left = True
         await self.aclose()
 

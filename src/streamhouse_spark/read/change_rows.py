@@ -190,8 +190,8 @@ def binlog_schema(schema: pa.Schema) -> pa.Schema:
 def binlog_batches(changes: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Convert changes from the form of ``$changelog`` to the form of ``$binlog``, with one row per update.
 
-    ``changes`` are sorted by bucket and offset. ``schema`` is that of the table. An update has the offset of its
-    post-image. ``before`` is null for inserts, and for updates if the changelog has no pre-images
+    ``changes`` are sorted by bucket and offset, and ``schema`` has the columns of the table. An update has the offset
+    of its post-image. ``before`` is null for inserts, and for updates if the changelog has no pre-images
     (``table.changelog.image`` WAL). ``after`` is null for deletes.
     """
     unpaired: pa.RecordBatch | None = None

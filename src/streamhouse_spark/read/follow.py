@@ -1,11 +1,11 @@
-"""Followers: named consumers in a plain loop, whose position is committed when the loop asks for the next batch.
+"""Followers: tails with a named consumer, whose position is committed when the loop requests the next batch.
 
-A follower holds its name from the start, and a later follower of the name fences it. So there is one live follower of a
-name, and what it has not committed is read again by the next one: at least once.
+At its start a follower fences earlier followers of the consumer. So a consumer has one live follower, and the next
+follower reads rows after the committed position again: each row is processed at least once.
 
-For exactly once the position is stored with the results. A transaction of a table does that: it carries the position
-after its rows, and names the version that it follows. A batch that another process has written already, cut anywhere
-else, conflicts instead of being written twice.
+For exactly once, the position is stored with the results. If the results go to a table, a transaction stores both. It
+also contains the version of the previous transaction, so that a batch conflicts if another process has written some of
+its rows.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from streamhouse_spark.read.tail import LogCursor, Tail, Wait, start_offsets
 from streamhouse_spark.table_handle import TableHandle
 
 BATCH_BYTES: Final = 8 << 20
-"""Bytes of a batch of many small commits. Larger batches are those of one segment."""
+"""Bytes of a batch of many small commits. A batch of one segment may be larger."""
 SKIPPED_COMMIT_MS: Final = 60_000
-"""Time after which a position is committed that only rows without a match lie before, so that these can be trimmed."""
+"""Time after which a position is committed after rows without a match only, so that they can be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions:
-    """The options of a follower, see `Table.follow`."""
+    """The options of a follower; see `Table.follow`."""
 
     columns: Sequence[str] | None = None
     filter: Any = None
@@ -55,7 +55,7 @@ class FollowOptions:
 
 
 def open_follower(table: TableHandle, name: str, start: Any, options: FollowOptions) -> Follower:
-    """Follow the log as `Table.follow` does. **Commit point:** that of `hold_consumer`."""
+    """Open a follower; see `Table.follow`. **Commit point:** see `hold_consumer`."""
     waiting: Any = {"poll_ms": options.poll_ms, "stop": options.stop, "until_ms": options.until_ms}
     wait = Wait(table, **waiting, available_now=options.available_now)
     return Follower(*hold_consumer(table, name, start, options), wait)
@@ -64,7 +64,7 @@ def open_follower(table: TableHandle, name: str, start: Any, options: FollowOpti
 def hold_consumer(
     table: TableHandle, name: str, start: Any, options: FollowOptions
 ) -> tuple[LogCursor, FollowedConsumer]:
-    """Hold the consumer ``name``, and return a cursor at its position. **Commit point:** that of `claim_epoch`.
+    """Take over the consumer ``name``, and return a cursor at its position. **Commit point:** the record of the epoch.
 
     All options and the position are validated before.
     """
@@ -74,7 +74,8 @@ def hold_consumer(
     if sink is not None and sink.stored is not None:
         if isinstance(start, Mapping):
             raise InvalidOptionError(
-                f"{who} of {state.name} has a start position, and {sink.table.name} stores another one; leave start out"
+                f"{who} of {state.name} has a start position, but its sink {sink.table.name} stores a position; leave "
+                f"start out, or first run forget_transactions({sink.app_id!r}) on {sink.table.name}"
             )
         start = sink.position_in(consumer_position(state, name))
     stored = start if isinstance(start, Mapping) else consumer_position(state, name)
@@ -100,7 +101,7 @@ def hold_consumer(
 
 
 def _resolve(table: TableHandle, state: TableState, start: Any, who: str) -> LogPosition:
-    """Return a start as a position with the offsets of all buckets. Raises as `start_offsets`."""
+    """Return a start as a position with the offsets of all buckets. Raises the errors of `start_offsets`."""
     require_position(table.log, start, f"the start of {who} of {state.name}")
     history = start.history if isinstance(start, LogPosition) else state.anchors.rows
     return LogPosition(state.table_uuid, start_offsets(state, start, table.storage), history)
@@ -110,9 +111,9 @@ def _require_retained(state: TableState, position: LogPosition, name: str) -> No
     for bucket, first in first_retained_offsets(state).items():
         if position[bucket] < first:
             raise OffsetsTrimmedError(
-                f"consumer {name!r} of {state.name} is at offset {position[bucket]} of bucket {bucket}, and the log "
-                f"starts at {first}: rows between were trimmed, or the table was truncated. The table itself has rows "
-                f"that were tiered; {_way_out(name)}"
+                f"consumer {name!r} of {state.name} is at offset {position[bucket]} of bucket {bucket}, but the log "
+                f"starts at {first}: the rows between were trimmed, or the table was truncated. Tiered rows are still "
+                f"in the table; {_way_out(name)}"
             )
 
 
@@ -124,22 +125,22 @@ def _way_out(name: str) -> str:
 
 
 class FollowedConsumer:
-    """The consumer of one follower, and what it has committed. Thread-safe: a cancelled call may still be made."""
+    """The consumer of one follower, and its committed position. Thread-safe, because a cancelled call may still run."""
 
     def __init__(self, table: TableHandle, consumer: HeldConsumer, stored: LogPosition, sink: Sink | None) -> None:
         self._table = table
         self._consumer = consumer
         self._stored = stored
         self._stored_in = 0
-        """The commit of the stored position: older states have another one."""
+        """The commit that stored the position. Older states have another position."""
         self._stored_ms = table.world.clock.boot_ms()
         self._sink = sink
         self._lock = new_lock()
         self._written: int | None = None
-        """The version of the transaction that the loop body asked for, which is stored when the body has finished."""
+        """Version of the transaction that the loop body requested, which is stored when the body has finished."""
 
     def commit(self, position: LogPosition) -> None:
-        """Commit a position: all rows before it are processed. **Commit point:** one record, unless it is stored."""
+        """Commit a position before which all rows are processed. **Commit point:** one record, if it has changed."""
         with self._lock:
             if self._sink is not None and self._written is not None:
                 self._sink, self._written = replace(self._sink, stored=self._written), None
@@ -148,10 +149,10 @@ class FollowedConsumer:
                 self._stored, self._stored_ms = position, self._table.world.clock.boot_ms()
 
     def transaction(self, position: LogPosition) -> Transaction:
-        """Return the transaction of the sink for the rows before a position. Raises `InvalidOptionError`."""
+        """Return the transaction for the rows before a position. Raises `InvalidOptionError` without a sink."""
         if self._sink is None:
             raise InvalidOptionError(
-                f"consumer {self._consumer.consumer_id!r} has no sink; pass the table that is written as "
+                f"consumer {self._consumer.consumer_id!r} has no sink; pass the table to write to with "
                 "follow(…, sink=table)"
             )
         transaction = self._sink.transaction(position)
@@ -159,20 +160,23 @@ class FollowedConsumer:
         return transaction
 
     def require_processable(self, state: TableState, position: LogPosition) -> None:
-        """Raise `ConsumerFencedError` or `OffsetsTrimmedError` unless this follower may process the rows of a state."""
+        """Raise `ConsumerFencedError` or `OffsetsTrimmedError` if this follower must not process rows of a state."""
         with self._lock:
             if state.version >= self._stored_in:
                 self._consumer.require_held(state, self._stored)
             _require_retained(state, position, self._consumer.consumer_id)
 
     def commit_if_due(self, position: LogPosition) -> None:
-        """Commit the position after rows without a match, if nothing was committed for `SKIPPED_COMMIT_MS`."""
+        """Commit the position after rows without a match, if the last commit is older than `SKIPPED_COMMIT_MS`."""
         if self._table.world.clock.boot_ms() - self._stored_ms >= SKIPPED_COMMIT_MS:
             self.commit(position)
 
 
 class Follower(Tail):
-    """Iterator of `Table.follow`. For one thread only, except `close`. An error ends it; follow again to continue."""
+    """Iterator over the batches of `Table.follow`. Not thread-safe, except for `close`.
+
+    An error ends it. Call `Table.follow` again to continue.
+    """
 
     def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: Wait) -> None:
         super().__init__(cursor, wait)
@@ -180,23 +184,23 @@ class Follower(Tail):
         self._is_left = False
 
     def commit(self) -> None:
-        """Commit the position after the last batch, as requesting the next batch does. **Commit point:** one record.
+        """Commit the position after the last batch. Requesting the next batch does this too.
 
-        Raises `ConsumerFencedError` if another follower has the name, and as `Table.append`: rows after the stored
-        position are read again by the next follower.
+        Raises `ConsumerFencedError` if a newer follower has the consumer, and the errors of `Table.append`. Then the
+        next follower reads the last batch again.
         """
         self._consumer.commit(self._position)
 
     @property
     def transaction(self) -> Transaction:
-        """The transaction with which the ``sink`` stores the last batch and the position after it, exactly once.
+        """The transaction for writing the last batch to the ``sink``, which stores the position after it too.
 
         Raises `InvalidOptionError` without a ``sink``.
         """
         return self._consumer.transaction(self._position)
 
     def _end(self) -> None:
-        """End the iteration without a commit: the caller may not have finished with the last batch."""
+        """End the iteration without a commit, because the caller may not have processed the last batch."""
         super()._end()
         self._is_left = True
 
@@ -220,7 +224,7 @@ class Follower(Tail):
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """The table that a follower's batches are written to, and the last version of its transactions there."""
+    """The table to which the batches of a follower are written, and the last transaction of the follower there."""
 
     table: TableHandle
     app_id: str
@@ -230,7 +234,7 @@ class Sink:
 
     @classmethod
     def of(cls, table: TableHandle, app_id: str) -> Sink:
-        """Read the last transaction. Raises `InvalidOptionError` for a value that is no table."""
+        """Read the last transaction. Raises `InvalidOptionError` if ``table`` is not a table."""
         if not isinstance(table, TableHandle):
             raise InvalidOptionError(f"sink is {quote(table)}, expected a Table")
         state = table.refresh()
@@ -240,15 +244,15 @@ class Sink:
         return cls(table, app_id, find_stored_version(state.transactions, state.past_transactions, app_id), position)
 
     def position_in(self, committed: LogPosition | None) -> LogPosition:
-        """Return the position after the stored rows. Raises `InvalidOptionError` if it is not known any more."""
+        """Return the position after the stored rows. Raises `InvalidOptionError` if it has expired."""
         if self.position is not None:
             return self.position
         if committed is not None and _version(committed) == self.stored:
             return committed
         raise InvalidOptionError(
             f"{self.table.name} has rows of {self.app_id}, but the position after them has expired "
-            "(table.transactions.ttl); find it out from the rows, then run "
-            f"forget_transactions({self.app_id!r}) on {self.table.name} and follow with start= that position"
+            "(table.transactions.ttl); determine the position from the rows, run "
+            f"forget_transactions({self.app_id!r}) on {self.table.name}, and follow with start= this position"
         )
 
     def transaction(self, position: LogPosition) -> Transaction:
@@ -259,5 +263,5 @@ class Sink:
 
 
 def _version(position: LogPosition) -> int:
-    """Return a number that grows with the position."""
+    """Return a number that increases with the position."""
     return sum(position.values())

@@ -1,12 +1,10 @@
-"""Adaptive polling of a table's log, shared by all waiters of a process.
+"""Adaptive polling of a log, shared by all tails of a process.
 
-Polls are frequent while commits arrive and rare while none do, because every poll is a storage request with a cost. The
-poll interval grows with the time since the last commit, to 1/`SHARE` of it: rows after a pause of a minute are seen
-within four seconds, and the following ones within milliseconds. The interval affects latency only, since each poll
-returns a state that was read.
+Every poll is a request to the store, so polls are rare while no commits arrive. The poll interval is 1/`SHARE` of the
+time since the last commit, within the bounds of a `Pace`. It affects latency only, because each poll reads the state.
 
-If requests are slow, a caller that accepts any newer state gets the first new record in one round trip, and polls again
-after it has used its rows. Only a caller that is far behind waits for all new records.
+On a remote store, a poll reads only the first new record, in one round trip, and the next poll follows when its rows
+were returned. Only a tail that lags far behind waits for all new records.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from streamhouse_spark.table_handle import TableHandle
 SHARE: Final = 16
 """The poll interval is this fraction of the time without commits."""
 FEW: Final = {1: 4, 4: None}
-"""Records requested in one poll → records requested in the next, which is due at once if all were found. None stands
-for all records.
+"""Number of records in a poll → number of records in the next poll if all were found. None means all records. The next
+poll is then due immediately.
 """
 
 
@@ -43,13 +41,13 @@ class Pace:
 
 
 LOCAL: Final = Pace(busy_ms=1.0, idle_ms=10.0)
-"""A poll is a system call."""
+"""Polls are system calls."""
 REMOTE: Final = Pace(busy_ms=20.0, idle_ms=2_000.0)
-"""A poll is a request: 0.5 per second for a table that has been quiet for half a minute."""
+"""Polls are requests, one per two seconds after half a minute without commits."""
 
 
 class LogPoller:
-    """Polls one table on behalf of all its followers. Safe for use by several threads."""
+    """Polls one table on behalf of all of its tails. Thread-safe."""
 
     def __init__(self, clock: Clock, pace: Pace) -> None:
         self._clock = clock
@@ -60,7 +58,7 @@ class LogPoller:
         self._lock = new_lock()
 
     def wait_ms(self) -> float:
-        """Return the time until the next poll, 0 if it is due."""
+        """Return the time until the next poll; 0 if it is due."""
         if self._at_most != 1:
             return 0
         now_ms = self._clock.boot_ms()
@@ -69,10 +67,10 @@ class LogPoller:
     def look(
         self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
     ) -> TableState:
-        """Return the latest state: polled if a poll is due or another follower has seen a newer one, else ``state``.
+        """Return the latest state if a poll is due or another tail has read a newer state, else ``state``.
 
-        ``first`` reads at most that many records. It replaces ``refresh`` unless the caller is behind what the poller
-        has seen. Raises the errors of both.
+        ``first`` reads a limited number of records. It replaces ``refresh`` unless another tail has read a newer state.
+        Raises the errors of both.
         """
         with self._lock:
             has_newer_commits = self._version > state.version
@@ -93,7 +91,7 @@ class LogPoller:
 
 
 class _PollerRegistry:
-    """The pollers of this process: one per table while it has followers."""
+    """The pollers of this process, one per table with tails."""
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -101,13 +99,13 @@ class _PollerRegistry:
         reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Discard the parent's pollers, whose threads do not run in the child."""
+        """Discard the pollers of the parent process."""
         self._pollers = weakref.WeakValueDictionary()
 
     def get(self, table: TableHandle) -> LogPoller:
         clock = table.world.clock
         pace = LOCAL if table.storage.local_path(table_prefix(table.uuid)) is not None else REMOTE
-        time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has its own time
+        time = 0 if isinstance(clock, SystemClock) else id(clock)  # a simulated clock has another time
         name = (table.storage.url, table.uuid, time)
         with self._lock:
             poller = self._pollers.get(name)
@@ -120,5 +118,5 @@ _POLLERS: Final = _PollerRegistry()
 
 
 def poller_of(table: TableHandle) -> LogPoller:
-    """Return the table's poller, which all followers in this process share while one of them holds it."""
+    """Return the poller of a table, which all of its tails in this process share."""
     return _POLLERS.get(table)

@@ -81,13 +81,11 @@ def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSn
 def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     """Return the read snapshot of the rows committed at or before ``timestamp_ms``.
 
-    Raises `OffsetsTrimmedError` if log and lake do not reach back that far, or if the table was truncated or created
-    later.
+    Raises `OffsetsTrimmedError` if these rows are no longer retained, or if the table was truncated or created later.
     """
     if ADOPTED in state.properties and timestamp_ms < state.created_ms:
-        raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was created from a lake table later, at "
-            f"{state.created_ms} ms; read the lake as of that time ({state.name}$lake), or a later time"
+        raise _not_in_log_error(
+            state, timestamp_ms, f"the table was created from a lake table later, at {state.created_ms} ms"
         )
     ends = {bucket: offset_after(log, timestamp_ms) for bucket, log in state.buckets.items()}
     _require_truncated_before(state, timestamp_ms, ends)
@@ -99,20 +97,26 @@ def take_snapshot_as_of(state: TableState, timestamp_ms: int) -> ReadSnapshot:
     for bucket, log in state.buckets.items():
         start = tiered.offsets.get(bucket, 0) if tiered else state.first_offset(bucket)
         if start < log.start:
-            raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: bucket {bucket} needs the log from offset {start}, but the log "
-                f"has {log.offsets} and no recorded lake snapshot covers the gap; read the lake as of that time "
-                f"({state.name}$lake), or a later time"
+            why = (
+                f"bucket {bucket} needs the log from offset {start}, but the log has {log.offsets} and no recorded "
+                "lake snapshot covers the gap"
             )
+            raise _not_in_log_error(state, timestamp_ms, why)
         if ends[bucket] <= log.start and not _is_committed_by(state, bucket, start, timestamp_ms):
-            raise OffsetsTrimmedError(
-                f"{state.name} as of {timestamp_ms} ms: rows of bucket {bucket} below offset {start} are only in the "
-                f"lake, which does not store commit times; read the lake as of that time ({state.name}$lake), or a "
-                "later time"
+            why = (
+                f"rows of bucket {bucket} below offset {start} are only in the lake, which does not store commit times"
             )
+            raise _not_in_log_error(state, timestamp_ms, why)
         if ends[bucket] > start:
             hot[bucket] = OffsetRange(start, ends[bucket])
     return ReadSnapshot(replace(state, deletions=deletions), tiered, hot)
+
+
+def _not_in_log_error(state: TableState, timestamp_ms: int, why: str) -> OffsetsTrimmedError:
+    return OffsetsTrimmedError(
+        f"{state.name} as of {timestamp_ms} ms: {why}; read the lake as of that time ({state.name}$lake), or a later "
+        "time"
+    )
 
 
 def _deletions_as_of(state: TableState, timestamp_ms: int) -> Deletions:
@@ -142,11 +146,8 @@ def _require_truncated_before(state: TableState, timestamp_ms: int, ends: Mappin
     if truncation is None or truncation.time_ms <= timestamp_ms:
         return
     if all(ends[bucket] <= log.start for bucket, log in state.buckets.items()):
-        raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: the table was truncated later, by commit {truncation.commit} at "
-            f"{truncation.time_ms} ms, which removed all earlier rows; read the lake as of that time "
-            f"({state.name}$lake), or a later time"
-        )
+        why = f"the table was truncated later, by commit {truncation.commit} at {truncation.time_ms} ms"
+        raise _not_in_log_error(state, timestamp_ms, why)
 
 
 def _require_created_before(state: TableState, timestamp_ms: int, ends: Mapping[int, int]) -> None:
@@ -181,10 +182,8 @@ def _require_applied_deletes(
     """Require that the lake snapshot has applied all deletes that name rows of lake files, not offsets."""
     applied_through = tiered.applied_through if tiered is not None else 0
     if any(deletion.is_in_lake and deletion.commit > applied_through for deletion in deletions):
-        raise OffsetsTrimmedError(
-            f"{state.name} as of {timestamp_ms} ms: every recorded lake snapshot of that time contains rows that were "
-            f"deleted before; read the lake as of that time ({state.name}$lake), or a later time"
-        )
+        why = "every recorded lake snapshot of that time contains rows that were deleted before"
+        raise _not_in_log_error(state, timestamp_ms, why)
 
 
 def _find_tiered_snapshot(

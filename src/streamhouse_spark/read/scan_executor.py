@@ -383,7 +383,6 @@ class ScanTaskReader:
         )
 
     def _adds_columns(self, split: LogSplit) -> bool:
-        """Return whether the batches have columns that the log does not store."""
         return bool(self._metadata) or split.has_changes
 
     def _read_live(self, split: LogSplit) -> Iterator[pa.RecordBatch]:
@@ -437,13 +436,13 @@ class ScanTaskReader:
         else:
             split = task.rows.split
             read_schema = TableSchema((CHANGE_COLUMN, *schema.columns)) if split.has_changes else schema
-            batches = self._read_split(split, read_schema)
+            batches = read_split(self._table.storage, split, read_schema)
         for log_batch in batches:
             yield np.arange(log_batch.base_offset, log_batch.offsets.end), log_batch.batch
 
     def _read_start(self, split: LogSplit, offset: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a key-value snapshot, all with the offset before the snapshot's end offset."""
-        for log_batch in self._read_split(split, self._plan.schema):
+        for log_batch in read_split(self._table.storage, split, self._plan.schema):
             last = pa.repeat(pa.scalar(offset - 1, pa.int64()), log_batch.batch.num_rows)
             yield (
                 add_log_positions(log_batch.batch, self._metadata, split.bucket, last)
@@ -456,21 +455,19 @@ class ScanTaskReader:
     ) -> Iterator[pa.RecordBatch]:
         written = TableSchema((CHANGE_COLUMN, *schema.columns))
         older = (self._archive.batches(task, schema) for task in archived)
-        log_batches = itertools.chain(itertools.chain.from_iterable(older), self._read_split(split, written))
+        newer = read_split(self._table.storage, split, written)
+        log_batches = itertools.chain(itertools.chain.from_iterable(older), newer)
         changes = (with_metadata(log_batch, CHANGELOG_FIELDS) for log_batch in log_batches)
         return binlog_batches(changes, schema.arrow)
-
-    def _read_split(self, split: LogSplit, schema: TableSchema) -> Iterator[LogBatch]:
-        return read_split(self._table.storage, split, schema)
 
     # -- the lake -------------------------------------------------------------------------------------------------
 
     def _read_lake(
         self, split: LakeSplit, deleted: Int64Array = NO_POSITIONS, *, threads: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        how, files = self._projection, self._lake
+        filter_, node = self._filter, self._node
         return read_lake_split(
-            files, split, how, filter=self._filter, node=self._node, deleted=deleted, threads=threads
+            self._lake, split, self._projection, filter=filter_, node=node, deleted=deleted, threads=threads
         )
 
     def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
@@ -572,6 +569,6 @@ class ScanTaskReader:
     def _read_older(self, task: KeyedScanTask, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         """Return the rows that the changes are merged into."""
         if task.base is not None:
-            return (log_batch.batch for log_batch in self._read_split(task.base, schema))
+            return (log_batch.batch for log_batch in read_split(self._table.storage, task.base, schema))
         assert task.lake is not None
         return self._read_lake(task.lake)

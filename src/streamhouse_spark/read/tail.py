@@ -1,4 +1,4 @@
-"""Tailing a table's log, on a local disk within milliseconds of a writer in another process."""
+"""Tails: iterators over the rows of a log that also wait for new commits."""
 
 # ruff: noqa: A002 - pyarrow names this parameter `filter`, and so does every reader of this package
 
@@ -45,7 +45,7 @@ LOCAL_POLL_MS = 1.0
 REMOTE_POLL_MS = 100.0
 """Poll interval of a tail that ends after an idle time."""
 NAP_MS_MAX = 100.0
-"""Interval at which a waiting tail checks whether it must stop."""
+"""Interval at which a waiting tail checks whether it was stopped."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -60,13 +60,13 @@ def open_tail(
     stop: threading.Event | None,
     until_ms: int | None,
 ) -> Tail:
-    """Follow the log as `Table.tail` does. The start position is resolved at the call, not at the first batch."""
+    """Open a tail; see `Table.tail`. The start position is resolved in this call, not at the first batch."""
     wait = Wait(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
     return Tail(LogCursor(table, start, columns=columns, filter=filter, include_metadata=include_metadata), wait)
 
 
 class LogCursor:
-    """Reads a table's log onward from a position, as far as a given state. It never waits. For one thread at a time."""
+    """Reads the log of a table from a position to the end of a state. It never waits. Not thread-safe."""
 
     def __init__(
         self,
@@ -80,8 +80,9 @@ class LogCursor:
         advice: str = "follow it again from 'earliest'",
         fails_on_deletes: bool = True,
     ) -> None:
-        """``who`` and ``advice`` name the reader and the way out in errors. With ``fails_on_deletes`` a later deletion
-        of rows that were read is an error.
+        """Create a cursor. Errors contain ``who`` as the reader and ``advice`` as the remedy.
+
+        With ``fails_on_deletes``, a later deletion of rows that were read is an error.
         """
         self.table = table
         self.initial = state = table.refresh()
@@ -89,7 +90,7 @@ class LogCursor:
         self._positions = start_offsets(state, start, table.storage)
         self._history = start.history if isinstance(start, LogPosition) else None
         self._checked_through = self._history.number if self._history is not None else state.version
-        """The latest commit whose deletions the positions account for."""
+        """The latest commit that was checked for deletions of rows that were read."""
         self._history = self._history or state.anchors.rows
         self._filter, self.columns, self._read_columns = _bind(state, columns, filter)
         self._fields = metadata_fields(state, include_metadata=include_metadata)
@@ -97,30 +98,30 @@ class LogCursor:
 
     @property
     def position(self) -> LogPosition:
-        """The position after the last batch, and after rows that were skipped since."""
+        """The position after the last batch and the rows that were skipped since."""
         return LogPosition(self.table.uuid, dict(self._positions), self._history)
 
     @property
     def place(self) -> Hashable:
-        """A value that is equal for cursors which read the same rows next, if they read the same columns."""
+        """A value that is equal for cursors at the same position of the same table."""
         initial = self.initial
         start = (initial.table_uuid, initial.schema_id, tuple(initial.first_offsets.items()))
         return start, self._checked_through, tuple(self._positions.items())
 
     def is_at_end(self, state: TableState) -> bool:
-        """Return whether the state has no more rows."""
+        """Return whether the state has no rows after the position."""
         return all(log.end <= self._positions[bucket] for bucket, log in state.buckets.items())
 
     def fork(self) -> LogCursor:
-        """Return another cursor at the same place."""
-        other = copy.copy(self)
-        other._positions = dict(self._positions)  # noqa: SLF001 - of the same class
-        return other
+        """Return a copy of the cursor."""
+        fork = copy.copy(self)
+        fork._positions = dict(self._positions)  # noqa: SLF001 - of the same class
+        return fork
 
     def batches(self, state: TableState) -> Generator[pa.RecordBatch]:
         """Yield the rows from the position to the end of the state, each bucket in offset order.
 
-        Raises `OffsetsTrimmedError` if rows that were read or are to be read were removed, `SchemaMismatchError` if the
+        Raises `OffsetsTrimmedError` if rows before or after the position were removed, and `SchemaMismatchError` if the
         columns changed.
         """
         while True:
@@ -130,13 +131,13 @@ class LogCursor:
                     if (batch := self._finish(log_batch)).num_rows:
                         yield batch
                 return
-            except SnapshotExpiredError:  # a slow caller: compaction moved the rows; the latest state has them
+            except SnapshotExpiredError:  # compaction moved the rows while a slow caller read
                 expired, state = state, self.table.refresh()
                 if state.version == expired.version:
                     raise
 
     def take(self, state: TableState, bytes_max: int) -> pa.RecordBatch | None:
-        """Return the next rows as one batch of about ``bytes_max``; None if the state has no more. See `batches`."""
+        """Return the next rows as one batch of about ``bytes_max``; None at the end of the state. See `batches`."""
         parts: list[pa.RecordBatch] = []
         num_bytes = 0
         with closing(self.batches(state)) as batches:
@@ -147,17 +148,17 @@ class LogCursor:
                     if num_bytes >= bytes_max:
                         break
             except StreamhouseError:
-                if not parts:  # else these rows are returned first
+                if not parts:  # otherwise the next call raises the error again
                     raise
         return pa.concat_batches(parts) if len(parts) > 1 else parts[0] if parts else None
 
     def _require_same_rows(self, state: TableState) -> None:
-        """Raise if rows that were read so far were removed, or if the columns changed."""
+        """Raise if rows that were read have been removed, or if the columns changed."""
         initial = self.initial
         if state.truncation is not None and not initial.begins_at(state.first_offsets):
             raise OffsetsTrimmedError(
                 f"{state.name} was truncated or overwritten by commit {state.truncation.commit} while it was followed: "
-                f"rows that were read were removed; {self._advice}"
+                f"rows that had been read were removed; {self._advice}"
             )
         if self._fails_on_deletes:
             require_undeleted(state, self._positions, self._checked_through, who=self._who, advice=self._advice)
@@ -167,7 +168,7 @@ class LogCursor:
             require_same_columns(initial.schema, state.schema, self._read_columns, who, advice)
 
     def _read(self, state: TableState) -> Iterator[LogBatch]:
-        """Yield the rows that may match the filter, and move the positions."""
+        """Yield the rows that may match the filter, and advance the position."""
         keeps, buckets = _skipping(state, self._filter)
         for bucket in state.buckets.keys() - buckets:
             self._positions[bucket] = state.buckets[bucket].end
@@ -178,7 +179,7 @@ class LogCursor:
         )
         for bucket, log in logs.items():
             offsets = OffsetRange(self._positions[bucket], log.end)
-            for log_batch in read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
+            for log_batch in _read_log(self.table, state, bucket, offsets, self._read_columns, records, keeps):
                 self._positions[bucket] = log_batch.offsets.end
                 yield log_batch
             self._positions[bucket] = log.end
@@ -197,20 +198,20 @@ class LogCursor:
 def _bind(
     state: TableState, columns: Sequence[str] | None, filter: Any
 ) -> tuple[BoundFilter | None, tuple[str, ...], tuple[str, ...]]:
-    """Return the filter, the columns of the result, and the columns to read, which include those of the filter."""
+    """Return the filter, the columns of the result, and the columns to read for result and filter."""
     if filter is None:
         names = Projection.of(state.schema, columns, None).columns
         return None, names, names
     from streamhouse_spark.expressions.where import combine_filters
 
-    parsed = combine_filters([filter], state.schema.arrow)
+    parsed = combine_filters([filter])
     projection = Projection.of(state.schema, columns, parsed)
-    bound = None if parsed is None else parsed.bound(state.schema.arrow)
+    bound = None if parsed is None else parsed.bind(state.schema.arrow)
     return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
 
 
 def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[Segment], bool], Collection[int]]:
-    """Return which segments, and which buckets, may have rows of the filter."""
+    """Return a predicate of segments that may have matching rows, and the buckets that may have some."""
     if filter is None:
         return (lambda _: True), state.buckets
     from streamhouse_spark.read.scan_planning import Pruning
@@ -223,9 +224,9 @@ def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[
 
 
 class Wait:
-    """Waits for commits on behalf of one follower, until it must end.
+    """Waits for commits on behalf of one tail, and decides when it ends.
 
-    Without ``poll_ms`` the table's `LogPoller` decides when storage is polled.
+    Without ``poll_ms``, the `LogPoller` of the table decides when the log is polled.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class Wait:
         until_ms: int | None,
         available_now: bool = False,
     ) -> None:
-        """Raises `InvalidOptionError` for impossible options."""
+        """Raise `InvalidOptionError` for invalid options."""
         for name, value in (("poll_ms", poll_ms), ("until_ms", until_ms)):
             if not _is_duration(value):
                 raise InvalidOptionError(f"{name} is {value!r}, expected milliseconds, at least 0")
@@ -255,21 +256,21 @@ class Wait:
 
     @property
     def is_over(self) -> bool:
-        """Whether the follower was stopped or closed."""
+        """Whether the tail was stopped or closed."""
         return self._is_closed or (self._stop is not None and self._stop.is_set())
 
     def close(self) -> None:
         self._is_closed = True
 
     def first(self) -> TableState:
-        """Return the latest state, when the first batch is requested, which may be long after the start."""
+        """Return the latest state. Called for the first batch, which may be requested long after the start."""
         self._idle_since_ms = self._clock.boot_ms()
         return self._table.refresh()
 
     def next(self, state: TableState, *, had_rows: bool) -> TableState | None:
-        """Wait, and return the state to read next, perhaps the same; None if the follower has reached its end.
+        """Wait, and return the state to read next, which may be ``state``; None if the tail ends.
 
-        ``had_rows`` tells whether rows of the state were returned.
+        ``had_rows`` is whether rows of ``state`` were returned.
         """
         now_ms = self._clock.boot_ms()
         if self._available_now:
@@ -287,9 +288,9 @@ class Wait:
 
 
 class Tail(Iterator[pa.RecordBatch]):
-    """Iterator over the batches of `Table.tail`, with the position after the last one. For one thread only.
+    """Iterator over the batches of `Table.tail`. Not thread-safe, except for `close`.
 
-    An error ends it. As a context manager it closes itself.
+    An error ends it, and so does leaving it as a context manager.
     """
 
     def __init__(self, cursor: LogCursor, wait: Wait) -> None:
@@ -315,15 +316,15 @@ class Tail(Iterator[pa.RecordBatch]):
 
     @property
     def position(self) -> LogPosition:
-        """The position after the last returned batch and the rows without a match behind it; initially the start."""
+        """The position after the last batch, and after rows without a match that followed it; initially the start."""
         return self._position
 
     def close(self) -> None:
-        """End the iteration, also one that waits in another thread."""
+        """End the iteration, also while it waits in another thread."""
         self._wait.close()
 
     def _end(self) -> None:
-        """End the iteration because of an error, or because the caller left it."""
+        """End the iteration after an error, or after the caller left the context manager."""
         self.close()
 
     def _next(self) -> pa.RecordBatch:
@@ -341,7 +342,7 @@ class Tail(Iterator[pa.RecordBatch]):
         raise StopIteration
 
     def _read_batch(self, state: TableState) -> pa.RecordBatch | None:
-        """Return the next batch; None after the last one of the state."""
+        """Return the next batch; None at the end of the state."""
         if self._batches is None:
             self._batches = self._cursor.batches(state)
         batch = next(self._batches, None)
@@ -354,7 +355,7 @@ def _is_duration(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and value >= 0)
 
 
-def read_log(
+def _read_log(
     table: TableHandle,
     state: TableState,
     bucket: int,
@@ -363,9 +364,9 @@ def read_log(
     records: InlineRecords | None = None,
     keeps: Callable[[Segment], bool] | None = None,
 ) -> Iterator[LogBatch]:
-    """Read the rows at these offsets from the hot log, and below its start from the change archive.
+    """Read a range of offsets from the hot log, and below its start from the change archive.
 
-    For a primary-key table the change type is the first column. Segments of the hot log for which ``keeps`` is false
+    For a primary-key table the first column is the change type. Segments of the hot log for which ``keeps`` is false
     are skipped.
     """
     schema = state.schema.select(columns)
@@ -383,15 +384,15 @@ def read_log(
 
 
 def metadata_fields(state: TableState, *, include_metadata: bool) -> tuple[pa.Field, ...]:
-    """Return the metadata columns of a tail, which precede the table's columns."""
+    """Return the metadata columns of a tail, which precede the columns of the table."""
     fields = (CHANGE_TYPE,) if state.primary_key else ()
     return (*fields, *METADATA_FIELDS) if include_metadata else fields
 
 
 def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, int]:
-    """Return bucket → first offset to read.
+    """Return bucket → first offset to read. Raises `InvalidOptionError`.
 
-    Buckets missing in a mapping start at the earliest row of the log or change archive. Raises `InvalidOptionError`.
+    Buckets that are missing from a mapping start at the earliest row of the log or change archive.
     """
     earliest = first_change_offsets(state)
     match start if isinstance(start, str | dt.datetime | Mapping) else None:
@@ -400,13 +401,15 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
         case "earliest":
             return earliest
         case dt.datetime() if start.tzinfo is not None:
-            timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up: not before the start
+            timestamp_ms = -((_EPOCH - start) // dt.timedelta(milliseconds=1))  # rounded up
             times = ArchiveTimeIndex(storage, state)
             return {bucket: times.offset_or_start(bucket, timestamp_ms) for bucket in state.buckets}
         case Mapping():
             unknown = [bucket for bucket in start if bucket not in state.buckets]
             if unknown:
-                raise InvalidOptionError(f"{state.name} has buckets 0 to {state.num_buckets - 1}, found {unknown!r}")
+                raise InvalidOptionError(
+                    f"start of {state.name} has buckets {unknown!r}, expected 0 to {state.num_buckets - 1}"
+                )
             for bucket, offset in start.items():
                 end = state.buckets[bucket].end
                 if not isinstance(offset, int | np.integer) or not 0 <= offset <= end:
@@ -415,5 +418,6 @@ def start_offsets(state: TableState, start: Any, storage: Storage) -> dict[int, 
                     )
             return {bucket: int(start.get(bucket, first)) for bucket, first in earliest.items()}
     raise InvalidOptionError(
-        f"start {quote(start)}: expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a zone"
+        f"start is {quote(start)}, expected 'latest', 'earliest', a mapping bucket → offset, or a datetime with a time "
+        "zone"
     )

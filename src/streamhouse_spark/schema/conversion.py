@@ -113,7 +113,10 @@ class Conversion:
             return self.cast(pc.run_end_decode(array), target)
         if isinstance(source, pa.BaseExtensionType):
             return self.cast(array.storage, target)
-        self._check_family(source, target)
+        families = _family(source, self.path), _family(target, self.path)
+        if families[0] != families[1] and families not in _LOSSLESS:
+            remedy = _REMEDIES.get(families, "cast the values first")
+            self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
         try:
             return self._cast_value(array, target)
         except _ARROW_ERRORS as error:
@@ -169,7 +172,9 @@ class Conversion:
     def _cast_value(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         source, types = array.type, pa.types
         if is_variant(target):
-            return self._to_variant(array)
+            if not has_variant_fields(array.type):
+                self._fail(f"has type {array.type}, expected a struct of the binary fields value and metadata")
+            return as_variant(array)
         if types.is_struct(target):
             return self._cast_struct(array, target)
         if types.is_list(target):
@@ -199,20 +204,12 @@ class Conversion:
             )
         return result
 
-    def _to_variant(self, array: pa.Array) -> pa.Array:
-        if not has_variant_fields(array.type):
-            self._fail(f"has type {array.type}, expected a struct of the binary fields value and metadata")
-        return as_variant(array)
-
     def _cast_struct(self, array: pa.Array, target: pa.DataType) -> pa.Array:
         positions = {field.name: position for position, field in enumerate(array.type)}
         fields = {field.name for field in target}
         for name in positions:
             if name not in fields:
-                self._fail(
-                    f"has a field '{name}' that is missing from the table's struct; its fields are "
-                    f"{_join_names(fields)}"
-                )
+                self._fail_field(name, fields)
         children = array.flatten()
         parts = [
             self._for_field(field.name).cast(children[positions[field.name]], field.type)
@@ -239,12 +236,6 @@ class Conversion:
 
     def _for_field(self, name: str) -> Conversion:
         return Conversion(self.table, f"{self.path}.{name}")
-
-    def _check_family(self, source: pa.DataType, target: pa.DataType) -> None:
-        pair = _family(source, self.path), _family(target, self.path)
-        if pair[0] != pair[1] and pair not in _LOSSLESS:
-            remedy = _REMEDIES.get(pair, "cast the values first")
-            self._fail(f"has type {source} in the rows and {type_name(target)} in the table; {remedy}")
 
     def check_python(self, values: list[Any], target: pa.DataType) -> None:
         """Reject values that Arrow would convert with a silent loss, such as of zones or struct fields."""
@@ -304,12 +295,13 @@ class Conversion:
             fields = {field.name for field in target}
             for name in dict.fromkeys(chain(*values)):
                 if name not in fields:
-                    self._fail(
-                        f"has a field {name!r} that is missing from the table's struct; its fields are "
-                        f"{_join_names(fields)}"
-                    )
+                    self._fail_field(name, fields)
             for field in target:
                 self._for_field(field.name).check_python([value.get(field.name) for value in values], field.type)
+
+    def _fail_field(self, name: str, fields: set[str]) -> NoReturn:
+        listed = ", ".join(sorted(fields))
+        self._fail(f"has a field {name!r} that is missing from the table's struct; its fields are {listed}")
 
     def _fail(self, problem: str) -> NoReturn:
         refuse_column(self.table, self.path, problem)
@@ -346,10 +338,6 @@ _FAMILIES: Final[tuple[tuple[str, Callable[[pa.DataType], bool]], ...]] = (
     ("variant", is_marked),
     ("struct", _IS.is_struct),
 )
-
-
-def _join_names(names: set[str]) -> str:
-    return ", ".join(sorted(names))
 
 
 def _first_line(error: BaseException) -> str:

@@ -280,7 +280,8 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
 
 def _column_ddl(column: DdlColumn) -> str:
     kind = type_name(column.type) if column.size is None else str(column.size)
-    words = [quote_identifier(column.name), kind.upper() if _is_flat(column.type) else kind]
+    is_nested = pa.types.is_nested(column.type) and not is_variant(column.type)
+    words = [quote_identifier(column.name), kind if is_nested else kind.upper()]  # retains the names of nested fields
     if not column.nullable:
         words.append("NOT NULL")
     if column.default is not None:
@@ -288,11 +289,6 @@ def _column_ddl(column: DdlColumn) -> str:
     if column.comment is not None:
         words.append(f"COMMENT {quote_text(column.comment)}")
     return " ".join(words)
-
-
-def _is_flat(arrow: pa.DataType) -> bool:
-    # Upper-casing a nested type would change its field names.
-    return is_variant(arrow) or not pa.types.is_nested(arrow)
 
 
 def _json_type(value: object, depth: int) -> pa.DataType:

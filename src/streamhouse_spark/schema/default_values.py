@@ -1,4 +1,4 @@
-"""Constants and functions as column defaults, in JSON of records and in SQL. Pure.
+"""Constants and functions as column defaults, in JSON of records and in SQL.
 
 A constant has the same value for all writers. A function, such as the current time, has one value per write, whatever
 the number of rows, tasks and processes: the process that starts the write creates a `StatementContext` for all of them.
@@ -43,7 +43,6 @@ _NOT_FINITE: Final = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _DOES_NOT_FIT: Final = (pa.ArrowException, ArithmeticError, ValueError, TypeError)
 
 
-# -- JSON --------------------------------------------------------------------------------------------------------------
 _SYNONYMS: Final = {
     "current_timestamp": "current_timestamp",
     "now": "current_timestamp",

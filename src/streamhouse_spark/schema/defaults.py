@@ -1,4 +1,4 @@
-"""Column defaults: values for columns that the writer of new rows omits. Pure functions over Arrow columns.
+"""Column defaults: values for columns that the writer of new rows omits.
 
 A default is a constant, or a function that is evaluated once per write. Existing rows do not change, and an explicit
 null remains null. So neither readers nor the lake need to know about defaults.

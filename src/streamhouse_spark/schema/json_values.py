@@ -221,7 +221,7 @@ def encode_values(array: pa.Array, name: str = "") -> list[Any]:
     if isinstance(array.type, pa.BaseExtensionType):
         return encode_values(array.storage, name)
     form = find_form(array.type)
-    return [plain_value(value) for value in array.to_pylist()] if form is None else form.encode(array)
+    return _to_plain_list(array) if form is None else form.encode(array)
 
 
 def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -272,6 +272,10 @@ def _to_pylist(array: pa.Array) -> list[Any]:
     return values
 
 
+def _to_plain_list(array: pa.Array) -> list[Any]:
+    return list(map(plain_value, _to_pylist(array)))
+
+
 def _decode_as(kind: type, expected: str) -> Callable[[list[Any], pa.DataType, str], pa.Array]:
     """Return the decoder of values whose JSON and Python types are the same."""
 
@@ -308,10 +312,6 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
         _fail(path, bad, expected)
 
 
-def _encode_decimals(array: pa.Array) -> list[Any]:
-    return [None if value is None else format(value, "f") for value in _to_pylist(array)]
-
-
 def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
     def convert(items: list[Any]) -> pa.Array:
         return pa.array([None if value is None else _exact(value) for value in items], data_type)
@@ -324,10 +324,6 @@ def _exact(value: Any) -> Decimal:
     if not _DECIMAL.fullmatch(str(value)):
         raise ValueError("not a number")
     return Decimal(str(value))
-
-
-def _encode_binaries(array: pa.Array) -> list[Any]:
-    return [None if value is None else base64.b64encode(value).decode() for value in _to_pylist(array)]
 
 
 def _decode_binaries(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
@@ -543,11 +539,11 @@ FORMS: Final = (
          _decode_as(int, "a whole number of {bits} bits")),
     Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
          _decode_floats),
-    Form("DECIMAL", "text with all digits; a number is read exactly too", pa.types.is_decimal, _encode_decimals,
+    Form("DECIMAL", "string with all digits; numbers are also read exactly", pa.types.is_decimal, _to_plain_list,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "text", is_any_text, _to_pylist, _decode_as(str, "a string")),
-    Form("BINARY", "text in base64", is_any_binary, _encode_binaries, _decode_binaries),
-    Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "text in ISO 8601", _is_time, _encode_times, _decode_times),
+    Form("STRING, CHAR, VARCHAR", "string", is_any_text, _to_pylist, _decode_as(str, "a string")),
+    Form("BINARY", "string in base64", is_any_binary, _to_plain_list, _decode_binaries),
+    Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "string in ISO 8601", _is_time, _encode_times, _decode_times),
     Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
     Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
     Form("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),

@@ -19,7 +19,7 @@ from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema.variant import is_struct
 
 Path = tuple[str, ...]
-"""Names from a column down to a nested field: ``element`` stands for array elements, ``value`` for map values."""
+"""Names from a column down to a nested field: ``element`` is an array's element, ``value`` a map's value."""
 ELEMENT: Final = "element"
 KEY: Final = "key"
 VALUE: Final = "value"

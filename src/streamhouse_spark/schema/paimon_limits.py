@@ -1,4 +1,4 @@
-"""Restrictions on the columns of tables with a Paimon lake. Pure."""
+"""Restrictions on the columns of tables with a Paimon lake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 from streamhouse_spark.core.python_values import first_beyond_python, to_python
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.table_schema import TableSchema, is_of_paimon
+from streamhouse_spark.schema.table_schema import TableSchema, is_reserved_by_paimon
 
 BUCKET_KEY_DIGITS_MAX: Final = 18
 BUCKET_KEY_COLUMNS_MAX: Final = 24
@@ -42,10 +42,17 @@ def check_paimon_columns(
     in the primary key, the bucket key or the partitioning.
     """
     for name in schema.names:
-        if is_of_paimon(name):
+        if is_reserved_by_paimon(name):
             raise SchemaMismatchError(f"the column name '{name}' is reserved by Paimon; rename the column")
+    is_type = pa.types
     for name in partition_by:
-        _check_partition_column(name, schema.column(name).type)
+        arrow = schema.column(name).type
+        # The values of other types have other directory names in Paimon's Java library than in pypaimon.
+        if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
+            raise InvalidOptionError(
+                f"partition column '{name}' has type {type_name(arrow)}, expected integers, strings or dates in a "
+                "Paimon lake; choose another column, or use iceberg"
+            )
     for name in bucket_key:
         _check_bucket_key(name, schema.column(name).type)
         if name in partition_by:
@@ -55,30 +62,16 @@ def check_paimon_columns(
             f"bucket.key has {len(bucket_key)} columns, expected at most {BUCKET_KEY_COLUMNS_MAX}; leave some out"
         )
     for name in primary_key:
-        _check_key_column(name, schema.column(name).type)
+        arrow = schema.column(name).type
+        if is_type.is_floating(arrow):  # -0.0 and 0.0 are two keys in Paimon, and NaN has several forms
+            raise InvalidOptionError(
+                f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values can be distinct keys in "
+                "Paimon; choose a column of another type, or use iceberg"
+            )
     if primary_key and set(primary_key) <= set(partition_by):
         raise InvalidOptionError(
             f"all columns of the primary key {', '.join(primary_key)} are partition columns, which Paimon rejects; add "
             "another column to the key, or use iceberg"
-        )
-
-
-def _check_partition_column(name: str, arrow: pa.DataType) -> None:
-    """Reject types whose values have other partition directories in Paimon's Java library than in pypaimon."""
-    is_type = pa.types
-    if not (is_type.is_integer(arrow) or is_type.is_string(arrow) or is_type.is_date(arrow)):
-        raise InvalidOptionError(
-            f"partition column '{name}' has type {type_name(arrow)}, expected integers, strings or dates in a Paimon "
-            "lake; choose another column, or use iceberg"
-        )
-
-
-def _check_key_column(name: str, arrow: pa.DataType) -> None:
-    """Reject floats as keys: -0.0 and 0.0 are one key here and two keys in Paimon, and NaN has several forms."""
-    if pa.types.is_floating(arrow):
-        raise InvalidOptionError(
-            f"the primary key has '{name}' of type {type_name(arrow)}, whose equal values can be distinct keys in "
-            "Paimon; choose a column of another type, or use iceberg"
         )
 
 

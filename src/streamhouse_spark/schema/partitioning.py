@@ -1,4 +1,4 @@
-"""Partitioning: partition fields, partition evolution, and expiry of partitions. Pure.
+"""Partitioning: partition fields, partition evolution, and expiry of partitions.
 
 A partition field is a column, or a transform of a column ("hidden partitioning") such as ``days(ts)``. Timestamps are
 in UTC. Source: Iceberg table specification, "Partition Transforms".

@@ -7,7 +7,8 @@ added to a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
@@ -25,10 +26,11 @@ from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
 from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.schema.variant import first_malformed, is_variant
+from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant
 
 _ADD_COLUMN = "; add a column with add_columns(…), ALTER TABLE … ADD COLUMN, or Spark's write option mergeSchema"
 
+PIECE_BYTES_MAX: Final = 128 << 20
 FEW_ROWS: Final = 2048
 """Strings of at most this many rows are validated by one Arrow call for all columns. More rows are validated faster
 column by column, although the thread waits for the GIL after each call."""
@@ -67,7 +69,7 @@ def convert_rows(
     else:
         result, missing = _align_columns(source, schema, table, older or {})
     require_small_rows(result, table)
-    texts = [position for position, column in enumerate(schema.columns) if _holds_text(column.type)]
+    texts = [position for position, column in enumerate(schema.columns) if contains_type(column.type, types.is_string)]
     unsure = () if _have_valid_texts(result, texts) else texts
     for position, column in enumerate(schema.columns):
         values = result.column(position)
@@ -79,7 +81,7 @@ def convert_rows(
             _check_text(values, table, column.name)
         if is_variant(column.type) and (row := first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has a malformed variant in row {row} of these rows; {_MAKE_VARIANT}")
-        if holds_map(column.type) and (row := first_repeated_key(values)) is not None:
+        if contains_type(column.type, types.is_map) and (row := first_repeated_key(values)) is not None:
             refuse_column(
                 table,
                 column.name,
@@ -94,8 +96,39 @@ def convert_rows(
 
 
 def is_rereadable(rows: Any) -> bool:
-    """Return whether rows can be read twice. A stream can be read only once."""
-    return isinstance(rows, pa.Table | pa.RecordBatch | list) or type(rows).__name__ == "DataFrame"
+    """Return whether rows can be read twice. False for a possible stream, which is exhausted after one read."""
+    return isinstance(rows, pa.Table | pa.RecordBatch | list) or _is_frame_in_memory(rows)
+
+
+def open_stream(rows: Any, table: str) -> pa.RecordBatchReader | None:
+    """Open rows that arrive batch by batch, such as a reader or the result of a query; None for rows in memory.
+
+    Raises `SchemaMismatchError` for a stream that is not a table.
+    """
+    if isinstance(rows, pa.RecordBatchReader):
+        return rows
+    in_memory = isinstance(rows, pa.Table | pa.RecordBatch) or _is_frame_in_memory(rows)
+    if in_memory or not hasattr(rows, "__arrow_c_stream__"):
+        return None
+    with _as_no_table(rows, table):
+        return pa.RecordBatchReader.from_stream(rows)
+
+
+def iter_tables(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join consecutive batches with equal columns to tables of about `PIECE_BYTES_MAX` at most."""
+    pending: list[pa.RecordBatch] = []
+    pending_bytes = 0
+    for batch in batches:
+        if pending and batch.schema != pending[-1].schema:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
+        pending.append(batch)
+        pending_bytes += batch.nbytes
+        if pending_bytes >= PIECE_BYTES_MAX:
+            yield pa.Table.from_batches(pending)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +171,16 @@ def _to_source(rows: Any, table: str) -> _Source:
 
 
 def _to_table(rows: Any, table: str) -> pa.Table:
-    """Read an object with the Arrow C stream interface, which single columns have, too."""
-    try:
+    """Read an object with the Arrow C stream interface."""
+    with _as_no_table(rows, table):
         return pa.table(rows)
+
+
+@contextmanager
+def _as_no_table(rows: Any, table: str) -> Iterator[None]:
+    """Refuse an object with the Arrow C stream interface that is not a table. A single column has it as well."""
+    try:
+        yield
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(
             f"rows for {table} are a {type(rows).__module__}.{type(rows).__name__} that is not a table "
@@ -170,6 +210,13 @@ def _is_pandas_frame(rows: Any) -> bool:
     # Detected by name, because pandas is optional and slow to import.
     kind = type(rows)
     return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
+
+
+def _is_frame_in_memory(rows: Any) -> bool:
+    """Return whether rows are a frame of pandas or polars. Those of DataFusion and others are queries."""
+    return _is_pandas_frame(rows) or (
+        type(rows).__name__ == "DataFrame" and type(rows).__module__.partition(".")[0] == "polars"
+    )
 
 
 def _source_of_pandas(frame: Any, table: str) -> _Source:
@@ -256,13 +303,6 @@ def _refuse_row(table: str, name: str, row: int, num_bytes: int) -> None:
         name,
         f"has the largest value in row {row} of these rows, which has {num_bytes} bytes, expected at most "
         f"{arrow_rows.ROW_BYTES_MAX}; store the value in parts, or as a file that the row names",
-    )
-
-
-def _holds_text(data_type: pa.DataType) -> bool:
-    """Return whether the type is a string or contains strings."""
-    return pa.types.is_string(data_type) or any(
-        _holds_text(f.type) for f in map(data_type.field, range(data_type.num_fields))
     )
 
 
@@ -368,13 +408,6 @@ def _first_invalid(array: pa.Array) -> int | None:
     return first
 
 
-def holds_map(data_type: pa.DataType) -> bool:
-    """Return whether the type is a map or contains one."""
-    return types.is_map(data_type) or any(
-        holds_map(data_type.field(number).type) for number in range(data_type.num_fields)
-    )
-
-
 def first_repeated_key(values: pa.ChunkedArray) -> int | None:
     """Return the first row with a map that contains a key twice, at any nesting depth; None without one.
 
@@ -391,7 +424,7 @@ def first_repeated_key(values: pa.ChunkedArray) -> int | None:
 
 def _repeating(array: pa.Array) -> Iterator[Indexes]:
     """Yield the positions of values that contain a map with a duplicate key."""
-    if not holds_map(array.type):
+    if not contains_type(array.type, types.is_map):
         return
     if types.is_struct(array.type):
         for child in array.flatten():

@@ -1,4 +1,4 @@
-"""Table schemas: the ids, names, types and nullability of columns. Pure.
+"""Table schemas: the ids, names, types and nullability of columns.
 
 `TableSchema` is immutable. Its `arrow` schema is exactly the schema of every segment, batch and reader of the table.
 `schema.ddl` defines the types; `schema.row_conversion` converts a user's rows to a schema.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, Protocol, Self
 
@@ -100,7 +100,7 @@ _WIDENED: Final[dict[pa.DataType, pa.DataType]] = {
 }
 
 
-def require_free_name(name: str) -> None:
+def require_unreserved_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a column cannot have this name."""
     folded = name.casefold()
     if folded in _OURS or folded.startswith(INTERNAL):
@@ -114,7 +114,7 @@ def require_free_name(name: str) -> None:
     raise SchemaMismatchError(f"the column name '{name}' is reserved for {whose}; rename the column")
 
 
-def require_free_partition_name(name: str) -> None:
+def require_unreserved_partition_name(name: str) -> None:
     """Raise `SchemaMismatchError` if a partition column cannot have this name."""
     if name.casefold() in _PARTITION_COUNTS:
         raise SchemaMismatchError(
@@ -123,7 +123,7 @@ def require_free_partition_name(name: str) -> None:
         )
 
 
-def is_of_paimon(name: str) -> bool:
+def is_reserved_by_paimon(name: str) -> bool:
     """Return whether Paimon files have a column with this name."""
     folded = name.casefold()
     return folded in _PAIMON | _ONLY_PAIMON or folded.startswith(_PAIMON_PREFIX)
@@ -271,7 +271,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, schema: pa.Schema | str | SparkSchema, *, previous: Self | None = None) -> Self:
-        """Create the schema of a new table from an Arrow schema, Spark DDL or a PySpark ``StructType``.
+        """Create the schema of a new table from an Arrow schema, Spark DDL, a PySpark ``StructType`` or rows.
 
         Arrow types become the nearest canonical type that holds all their values (``large_string`` → ``string``,
         ``uint8`` → ``smallint``, any timestamp unit → microseconds). Columns get the ids 1, 2, 3, … A default in DDL or
@@ -381,6 +381,11 @@ class TableSchema:
                 raise SchemaMismatchError(f"the comment of column '{name}' is not valid Unicode; correct it")
         return type(self)(tuple(replace(c, comment=changed.get(c.id, c.comment)) for c in self.columns))
 
+    def of_names(self, names: Collection[str] | None, *, also: Collection[str] = ()) -> TableSchema:
+        """Return the columns whose names are among these, at least one column; None for all columns."""
+        columns = tuple(c for c in self.columns if names is None or c.name in names or c.name in also)
+        return TableSchema(columns or self.columns[:1])
+
     def select(self, names: Sequence[str]) -> Self:
         """Return the schema of only these columns, in this order. Raises `SchemaMismatchError`."""
         return type(self)(tuple(self.column(name) for name in names))
@@ -392,7 +397,7 @@ def check_column_name(name: str) -> None:
         raise SchemaMismatchError(
             f"column name is {name[:40]!r}, expected 1 to {COLUMN_NAME_LENGTH_MAX} printable characters"
         )
-    require_free_name(name)
+    require_unreserved_name(name)
 
 
 def canonical_type(arrow: pa.DataType, *, column: str) -> pa.DataType:
@@ -457,9 +462,21 @@ def _columns_of(schema: pa.Schema | str | SparkSchema, *, paths: bool = False) -
         return ddl.parse_columns(schema, paths=paths)
     if callable(getattr(schema, "json", None)):
         return ddl.parse_struct_json(json.loads(schema.json()))
-    raise SchemaMismatchError(
-        f"the schema is a {type(schema).__name__}, expected a pyarrow.Schema, a Spark DDL string or a StructType"
-    )
+    return _columns_of(_schema_of_rows(schema))
+
+
+def _schema_of_rows(rows: Any) -> pa.Schema:
+    """Return the columns of a frame or of anything else with Arrow's C stream."""
+    kind = type(rows)
+    try:
+        if kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas":
+            return pa.Schema.from_pandas(rows, preserve_index=False)
+        return pa.RecordBatchReader.from_stream(rows).schema
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise SchemaMismatchError(
+            f"the schema is a {kind.__name__}, expected a pyarrow.Schema, a Spark DDL string, a StructType, or rows "
+            "such as a frame, whose columns the table gets"
+        ) from error
 
 
 def _default_of(column: ddl.DdlColumn) -> Default | None:

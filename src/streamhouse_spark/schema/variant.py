@@ -14,7 +14,7 @@ import datetime as dt
 import itertools
 import struct
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -78,11 +78,15 @@ def is_struct(data_type: pa.DataType) -> bool:
     return pa.types.is_struct(data_type) and not is_variant(data_type)
 
 
+def contains_type(data_type: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Return whether a type, or a type nested in it, is of a kind."""
+    return is_kind(data_type) or any(
+        contains_type(data_type.field(position).type, is_kind) for position in range(data_type.num_fields)
+    )
+
+
 def holds_variant(data_type: pa.DataType) -> bool:
-    """Return whether a type is VARIANT or contains it."""
-    if is_variant(data_type):
-        return True
-    return any(holds_variant(data_type.field(place).type) for place in range(data_type.num_fields))
+    return contains_type(data_type, is_variant)
 
 
 def as_variant(array: pa.StructArray) -> pa.StructArray:
@@ -165,15 +169,9 @@ def encode_variant(value: Any) -> dict[str, bytes]:
 
 
 def _metadata(names: list[bytes]) -> bytes:
-    total = sum(map(len, names))
-    width = _width(max(total, len(names)))
-    parts = [bytes([1 | (width - 1) << 6]), len(names).to_bytes(width, "little")]
-    end = 0
-    parts.append(end.to_bytes(width, "little"))
-    for name in names:
-        end += len(name)
-        parts.append(end.to_bytes(width, "little"))
-    return b"".join([*parts, *names])
+    width = _width(max(sum(map(len, names)), len(names)))
+    header = bytes([1 | (width - 1) << 6]) + len(names).to_bytes(width, "little")
+    return b"".join([header, *_offsets(names, width), *names])
 
 
 def _encode_value(value: Any, names: dict[str, int], depth: int) -> bytes:  # noqa: C901 - one case per type
@@ -217,15 +215,14 @@ def _width(number: int) -> int:
     return max(1, (number.bit_length() + 7) // 8)
 
 
+def _offsets(items: list[bytes], width: int) -> Iterator[bytes]:
+    """Yield the offset of each item, and of the end."""
+    return (offset.to_bytes(width, "little") for offset in itertools.accumulate(map(len, items), initial=0))
+
+
 def _encode_list(items: list[bytes], ids: bytes = b"") -> bytes:
-    total = sum(map(len, items))
-    width, end, ends = _width(total), 0, [b""]
-    ends[0] = end.to_bytes(width, "little")
-    for item in items:
-        end += len(item)
-        ends.append(end.to_bytes(width, "little"))
     number = len(items).to_bytes(4 if len(items) > _FEW_MAX else 1, "little")
-    return b"".join([number, ids, *ends, *items])
+    return b"".join([number, ids, *_offsets(items, _width(sum(map(len, items)))), *items])
 
 
 def _object(value: Mapping[Any, Any], names: dict[str, int], depth: int) -> bytes:
@@ -380,9 +377,6 @@ class _Reader:
     def moment(self, at: int, zone: dt.tzinfo | None, divisor: int = 1) -> dt.datetime:
         return (_EPOCH + dt.timedelta(microseconds=self.read_signed(at, 8) // divisor)).replace(tzinfo=zone)
 
-    def day(self, at: int) -> dt.date:
-        return _EPOCH.date() + dt.timedelta(days=self.read_signed(at, 4))
-
     def uuid(self, at: int) -> str:
         return str(uuid.UUID(bytes=self._bytes(at, 16)))
 
@@ -397,7 +391,7 @@ _SCALARS: Final[dict[int, Callable[[_Reader, int], Any]]] = {
     _DECIMAL4: lambda reader, at: reader.read_decimal(at, 4),
     _DECIMAL8: lambda reader, at: reader.read_decimal(at, 8),
     _DECIMAL16: lambda reader, at: reader.read_decimal(at, 16),
-    _DATE: lambda reader, at: reader.day(at),
+    _DATE: lambda reader, at: _EPOCH.date() + dt.timedelta(days=reader.read_signed(at, 4)),
     _TIMESTAMP: lambda reader, at: reader.moment(at, dt.UTC),
     _TIMESTAMP_NTZ: lambda reader, at: reader.moment(at, None),
     _NANOS: lambda reader, at: reader.moment(at, dt.UTC, 1000),

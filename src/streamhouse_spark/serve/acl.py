@@ -111,7 +111,7 @@ class Client:
     writable: tuple[TableGrant, ...] = ()
     requests_per_s: float | None = None
     """Rate limit; None for the server's limit per client."""
-    ends_s: float | None = None
+    expires_s: float | None = None
     """Unix time at which the client's token expires, or None."""
 
     def can(self, right: Right, path: TablePath) -> bool:
@@ -201,7 +201,7 @@ def hide_names(
         return failure
 
 
-def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) -> Client:
+def merge_clients(name: str, clients: Sequence[Client], expires_s: float | None) -> Client:
     """Return a client with the rights of several clients, such as of a user's groups."""
     rates = [client.requests_per_s for client in clients if client.requests_per_s is not None]
     return Client(
@@ -209,7 +209,7 @@ def merge_clients(name: str, clients: Sequence[Client], ends_s: float | None) ->
         tuple(dict.fromkeys(pattern for client in clients for pattern in client.readable)),
         tuple(dict.fromkeys(pattern for client in clients for pattern in client.writable)),
         max(rates) if rates else None,
-        ends_s,
+        expires_s,
     )
 
 

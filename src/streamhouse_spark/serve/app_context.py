@@ -1,4 +1,4 @@
-"""Components that HTTP and Arrow Flight share in one server."""
+"""The components of a server that HTTP and Arrow Flight share."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 
 class OpenTables:
-    """Opens each table once, so that all requests share its caches. Safe for threads."""
+    """The open tables of a server, whose caches all requests share. Safe for threads."""
 
     def __init__(self, warehouse: Warehouse) -> None:
         self.warehouse = warehouse
         self._tables: dict[str, Table] = {}
 
     def table(self, name: str) -> Table:
-        """Return the table that has the name now, in its latest state. Raises `TableNotFoundError`."""
+        """Return the table that currently has the name, in its latest state. Raises `TableNotFoundError`."""
         table = self._tables.get(name)
         if table is not None:
             with suppress(TableNotFoundError):

@@ -285,7 +285,7 @@ class _RowsApi:
             tail,
             stop,
             threads=self._followers.threads,
-            has_ended=lambda: client.ends_s is not None and clock.now_ms() / 1000 >= client.ends_s,
+            has_ended=lambda: client.expires_s is not None and clock.now_ms() / 1000 >= client.expires_s,
             release=lambda: self._followers.release(name),
         )
 
@@ -684,6 +684,6 @@ def _operation(
     responses = {
         "200": {"description": "OK", "content": content},
         **{status: {"description": text} for status, text in (errors or {}).items()},
-        "default": {"description": "An error, as JSON: 401, 403 and 429 besides those of the table."},
+        "default": {"description": "An error as JSON: 401, 403, 429, or an error of the table."},
     }
     return {"summary": summary, "parameters": list(parameters), "responses": responses}

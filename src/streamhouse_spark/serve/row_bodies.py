@@ -11,7 +11,8 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Final, Protocol
+from itertools import pairwise
+from typing import Final
 
 import pyarrow as pa
 
@@ -125,29 +126,60 @@ class ValidatedRows:
     bad: Sequence[RejectedRow]
 
 
-class Body(Protocol):
+@dataclass(frozen=True, slots=True)
+class Body:
     """The rows of a body, whose ranges can be parsed separately."""
 
-    def __len__(self) -> int: ...
-    def read(self, begin: int, end: int) -> pa.Table:
-        """Parse a range of rows. Raises `SchemaMismatchError`."""
-
-    def text(self, row: int) -> str: ...
+    num_rows: int
+    read: Callable[[int, int], pa.Table]
+    """Parses the rows ``[begin, end)``. Raises `SchemaMismatchError`."""
+    text: Callable[[int], str]
+    """Returns the text of a row."""
 
 
 def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
     """Divide a body into rows. Raises `SchemaMismatchError` if that fails."""
     if kind == ARROW:
-        return _ArrowBody(parse_rows(body, kind, rules))
+        rows = parse_rows(body, kind, rules)
+        return Body(
+            rows.num_rows,
+            lambda begin, end: rows.slice(begin, end - begin),
+            lambda row: next(encode_row_texts(rows.slice(row, 1))),
+        )
     if kind == JSON:
-        return _JsonLinesBody(json_objects(body), rules)
+        return _divide_lines(json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise SchemaMismatchError(f"the body is not UTF-8: {error}; send text in UTF-8") from error
     if kind == CSV:
-        return _CsvBody(text, rules)
-    return _JsonLinesBody([line for line in text.split("\n") if line.strip()], rules)
+        return _divide_csv(text, rules)
+    return _divide_lines([line for line in text.split("\n") if line.strip()], rules)
+
+
+def _divide_lines(lines: Sequence[str], rules: CsvOptions) -> Body:
+    def read(begin: int, end: int) -> pa.Table:
+        return parse_rows("\n".join(lines[begin:end]).encode(), JSON_LINES, rules)
+
+    return Body(len(lines), read, lines.__getitem__)
+
+
+def _divide_csv(text: str, rules: CsvOptions) -> Body:
+    """Divide CSV with column names in the first record."""
+    lines = io.StringIO(text, newline="")
+    try:
+        ends = [lines.tell() for _ in csv.reader(iter(lines.readline, ""), strict=True)]
+    except csv.Error as error:
+        raise SchemaMismatchError(f"the body is not valid CSV: {error}; send a header and one line per row") from error
+    header, *records = [text[begin:end] for begin, end in pairwise([0, *ends])] or [""]
+    records = [record for record in records if record.strip()]
+    if header and not header.endswith("\n"):
+        header += "\n"
+
+    def read(begin: int, end: int) -> pa.Table:
+        return parse_rows((header + "".join(records[begin:end])).encode(), CSV, rules)
+
+    return Body(len(records), read, lambda row: header + records[row].rstrip("\r\n"))
 
 
 def validate_rows(table: Table, body: Body) -> ValidatedRows:
@@ -156,9 +188,9 @@ def validate_rows(table: Table, body: Body) -> ValidatedRows:
     Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` rows are bad.
     """
     finder = _BadRowSearch(body, lambda rows: _require_valid(table, rows))
-    finder.search(0, len(body))
+    finder.search(0, body.num_rows)
     numbers = [row.row for row in finder.bad]
-    ends = [*numbers, len(body)]
+    ends = [*numbers, body.num_rows]
     begins = [0, *(number + 1 for number in numbers)]
     good = [body.read(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
     state = table.state
@@ -196,72 +228,11 @@ class _BadRowSearch:
                 return
             if len(self.bad) == BAD_ROWS_MAX:
                 raise SchemaMismatchError(
-                    f"more than {BAD_ROWS_MAX:,} of {len(self.body):,} rows are invalid, and nothing was written; the "
-                    f"first is row {self.bad[0].row}: {self.bad[0].reason}"
+                    f"more than {BAD_ROWS_MAX:,} of {self.body.num_rows:,} rows are invalid, and nothing was written; "
+                    f"the first is row {self.bad[0].row}: {self.bad[0].reason}"
                 ) from error
             reason, text = str(error)[:REASON_CHARS_MAX], self.body.text(begin)[:_EVENT_CHARS_MAX]
             self.bad.append(RejectedRow(begin, reason, text))
-
-
-class _JsonLinesBody:
-    def __init__(self, lines: Sequence[str], rules: CsvOptions) -> None:
-        self._lines = lines
-        self._rules = rules
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def read(self, begin: int, end: int) -> pa.Table:
-        return parse_rows("\n".join(self._lines[begin:end]).encode(), "application/x-ndjson", self._rules)
-
-    def text(self, row: int) -> str:
-        return self._lines[row]
-
-
-class _CsvBody:
-    """CSV with column names in the first record."""
-
-    def __init__(self, text: str, rules: CsvOptions) -> None:
-        self._rules = rules
-        starts, lines = [0], io.StringIO(text, newline="")
-        try:
-            reader = csv.reader(iter(lines.readline, ""), strict=True)
-            ends = [lines.tell() for _ in reader]
-        except csv.Error as error:
-            raise SchemaMismatchError(
-                f"the body is not valid CSV: {error}; send a header and one line per row"
-            ) from error
-        starts += ends
-        pieces = [text[begin:end] for begin, end in zip(starts, ends, strict=False)]
-        self._header = pieces[0] if pieces else ""
-        self._records = [piece for piece in pieces[1:] if piece.strip()]
-        if self._header and not self._header.endswith("\n"):
-            self._header += "\n"
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def read(self, begin: int, end: int) -> pa.Table:
-        return parse_rows((self._header + "".join(self._records[begin:end])).encode(), CSV, self._rules)
-
-    def text(self, row: int) -> str:
-        return self._header + self._records[row].rstrip("\r\n")
-
-
-class _ArrowBody:
-    """Rows of an Arrow IPC stream."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return int(self._rows.num_rows)
-
-    def read(self, begin: int, end: int) -> pa.Table:
-        return self._rows.slice(begin, end - begin)
-
-    def text(self, row: int) -> str:
-        return next(encode_row_texts(self._rows.slice(row, 1)))
 
 
 def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:

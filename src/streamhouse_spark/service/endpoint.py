@@ -1,9 +1,9 @@
 """HTTP endpoint of a tiering service: liveness, readiness, and Prometheus metrics.
 
-``GET /livez`` answers 200 while the service's loop turns, and 503 after `STUCK_MS` without a turn: then a restart
-helps. ``GET /readyz`` answers 200 once the tables of the warehouse were listed, and 503 while they cannot be. ``GET
-/metrics`` returns the metrics in Prometheus' text format. None of them makes a storage request: they read what the
-service records as it runs. Names and base units follow https://prometheus.io/docs/practices/naming/.
+``GET /livez`` returns 503 if the last iteration of the service's loop began more than `STUCK_MS` ago; then restart the
+service. ``GET /readyz`` returns 503 before the tables were listed, and while listing fails. ``GET /metrics`` returns
+metrics in Prometheus' text format. No request causes a storage request: the responses contain what the service
+recorded. Names and base units follow https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from streamhouse_spark.metrics import Metric, MetricSource, as_prometheus, expor
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 STUCK_MS: Final = 300_000
-"""The loop may wait for storage, whose timeouts are much shorter."""
+"""Much longer than the timeouts of storage requests, for which the loop may wait."""
 TEXT: Final = "text/plain; charset=utf-8"
 Address = tuple[str, int]
 """Host and port."""
 Answer = tuple[HTTPStatus, str, bytes]
-"""Status, content type, content."""
+"""Status, content type and content of a response."""
 S = TypeVar("S")
 Definitions = Mapping[str, tuple[str, Callable[[S], float]]]
-"""Name of a metric, without the ``_total`` that the format adds to counters → its help, and its value by status."""
+"""Name of a metric without the suffix ``_total`` → its help, and the function from a status to its value."""
 GAUGES: Final[Definitions[TableStatus]] = {
-    "streamhouse_table_lag_rows": ("Rows that the lake does not hold yet.", lambda s: s.lag_rows),
-    "streamhouse_table_lag_seconds": ("Age of the oldest row that the lake does not hold.", lambda s: s.lag_ms / 1000),
+    "streamhouse_table_lag_rows": ("Rows that are not tiered yet.", lambda s: s.lag_rows),
+    "streamhouse_table_lag_seconds": ("Age of the oldest row that is not tiered yet.", lambda s: s.lag_ms / 1000),
     "streamhouse_table_freshness_seconds": (
-        "Age that no row outside the lake should reach: table.datalake.freshness.",
+        "Target for the maximum age of rows that are not tiered yet: table.datalake.freshness.",
         lambda s: s.freshness_ms / 1000,
     ),
-    "streamhouse_tiering_failures": ("Failures since the last round that succeeded.", lambda s: s.failures),
+    "streamhouse_tiering_failures": ("Failures since the last successful round.", lambda s: s.failures),
     "streamhouse_tiering_last_round_seconds": (
         "Duration of the last round.",
         lambda s: s.last_report.duration_ms / 1000 if s.last_report is not None else 0,
     ),
     "streamhouse_maintenance_failures": (
-        "Failures since the last maintenance that succeeded.",
+        "Failures since the last successful maintenance.",
         lambda s: s.maintenance.failures,
     ),
 }
@@ -53,16 +53,19 @@ COUNTERS: Final[Definitions[TableStatus]] = {
     "streamhouse_tiering_rounds": ("Rounds that moved rows.", lambda s: s.rounds),
     "streamhouse_tiering_rows": ("Rows moved into the lake.", lambda s: s.rows),
     "streamhouse_healed_rows": ("Duplicates of other engines removed from the lake.", lambda s: s.healed_rows),
-    "streamhouse_compactions": ("Lake snapshots by compaction.", lambda s: s.maintenance.compactions),
+    "streamhouse_compactions": ("Lake snapshots of compactions.", lambda s: s.maintenance.compactions),
     "streamhouse_compacted_files": ("Lake files that compaction replaced.", lambda s: s.maintenance.compacted_files),
-    "streamhouse_expired_snapshots": ("Lake snapshots that were expired.", lambda s: s.maintenance.expired_snapshots),
-    "streamhouse_deleted_lake_files": ("Lake files that were deleted.", lambda s: s.maintenance.deleted_files),
-    "streamhouse_maintenance_conflicts": ("Steps of maintenance that lost a race.", lambda s: s.maintenance.conflicts),
+    "streamhouse_expired_snapshots": ("Expired lake snapshots.", lambda s: s.maintenance.expired_snapshots),
+    "streamhouse_deleted_lake_files": ("Deleted lake files.", lambda s: s.maintenance.deleted_files),
+    "streamhouse_maintenance_conflicts": (
+        "Maintenance steps with commit conflicts.",
+        lambda s: s.maintenance.conflicts,
+    ),
 }
 
 
 class ServiceSnapshot(Protocol):
-    """A service, as the endpoint needs it."""
+    """The part of a service that the endpoint uses."""
 
     def status(self) -> list[TableStatus]: ...
 
@@ -70,7 +73,7 @@ class ServiceSnapshot(Protocol):
 
 
 def no_more_metrics() -> Sequence[Metric]:
-    """Return the metrics of a process that only runs its tiering service."""
+    """Return no metrics, for a process that runs only a tiering service."""
     return ()
 
 
@@ -86,34 +89,35 @@ def export_service_metrics(
 
 
 def parse_address(text: str) -> Address:
-    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``, which is on 127.0.0.1. Port 0 takes a free one.
+    """Parse ``HOST:PORT``, ``[IPv6]:PORT`` or ``PORT``. The default host is 127.0.0.1; port 0 selects a free port.
 
-    Raises `InvalidOptionError` for anything else.
+    Raises `InvalidOptionError`.
     """
     host, _, port = text.strip().rpartition(":")
     if port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16:
         return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-    raise InvalidOptionError(f"{text!r} is no address to listen at, expected HOST:PORT, such as 127.0.0.1:9464")
+    raise InvalidOptionError(f"the address is {text!r}, expected HOST:PORT, such as 127.0.0.1:9464")
 
 
 @contextmanager
 def serve_until_exit(
     service: ServiceSnapshot, address: Address, more: MetricSource = no_more_metrics
 ) -> Iterator[Address]:
-    """Serve at an address in a background thread until the block ends; yields the address with the actual port.
+    """Serve in a background thread until the block ends, and yield the address with the actual port.
 
-    ``more`` returns metrics of the rest of the process. Raises `StorageError` if the address is unavailable,
+    ``more`` returns other metrics of the process. Raises `StorageError` if the address is unavailable, and
     `MissingExtraError` without the extra ``metrics``.
     """
     try:
         as_prometheus(())  # loads the library
     except ImportError as error:
         raise MissingExtraError(
-            f"the endpoint of a tiering service needs {error.name}; pip install 'streamhouse-spark[metrics]'"
+            f"the endpoint of a tiering service requires {error.name}, which is not installed; run: pip install "
+            "'streamhouse-spark[metrics]'"
         ) from error
 
     class Handler(_Handler):
-        answers = {  # noqa: RUF012 - the class is made for this one server
+        answers = {  # noqa: RUF012 - the class belongs to this server
             "/livez": lambda: _check_liveness(service.health()),
             "/readyz": lambda: _check_readiness(service.health()),
             "/metrics": lambda: (
@@ -130,8 +134,8 @@ def serve_until_exit(
         server = Server(address, Handler)
     except OSError as error:
         raise StorageError(
-            f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; choose another address, or "
-            "stop the process that uses it",
+            f"cannot listen at {address[0]}:{address[1]}: {error.strerror or error}; use another address, or stop the "
+            "process that uses it",
             condition="CANNOT_LISTEN",
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="streamhouse-endpoint", daemon=True)
@@ -146,12 +150,12 @@ def serve_until_exit(
 
 class _Handler(BaseHTTPRequestHandler):
     answers: dict[str, Callable[[], Answer]]
-    timeout = 30  # seconds, for a peer that sends nothing
+    timeout = 30  # seconds
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         answer = self.answers.get(path)
-        missing = (HTTPStatus.NOT_FOUND, TEXT, f"nothing at {path}; there are {', '.join(self.answers)}\n".encode())
+        missing = (HTTPStatus.NOT_FOUND, TEXT, f"there is no {path}, expected {', '.join(self.answers)}\n".encode())
         status, content_type, body = answer() if answer is not None else missing
         self.send_response(status)
         self.send_header("Content-Type", content_type)
@@ -167,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "streamhouse"
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: probes come every few seconds."""
+        """Log nothing, because probes are sent every few seconds."""
 
 
 def _check_liveness(health: ServiceHealth) -> Answer:
@@ -196,7 +200,13 @@ def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> li
     turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
     up = float(health.tables is not None and health.listing_error is None)
     return [
-        Metric("streamhouse_service_turned_seconds", "Time since the loop's last turn.", "gauge", (), turned),
+        Metric(
+            "streamhouse_service_turned_seconds",
+            "Time since the last iteration of the loop began.",
+            "gauge",
+            (),
+            turned,
+        ),
         Metric("streamhouse_service_ready", "1 while the tables can be listed.", "gauge", (), [((), up)]),
         *table_metrics(GAUGES, COUNTERS, {status.table: status for status in tables}),
         doing_metric("streamhouse_table_doing", [(status.table, status.doing) for status in tables]),
@@ -204,7 +214,7 @@ def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> li
 
 
 def table_metrics(gauges: Definitions[S], counters: Definitions[S], statuses: Mapping[str, S]) -> list[Metric]:
-    """Return the metrics of tables by name."""
+    """Return metrics of tables, given their statuses by name."""
     kinds: tuple[tuple[Literal["gauge", "counter"], Definitions[S]], ...] = (("gauge", gauges), ("counter", counters))
     return [
         Metric(name, text, kind, ("table",), [((table,), float(value(status))) for table, status in statuses.items()])
@@ -214,4 +224,4 @@ def table_metrics(gauges: Definitions[S], counters: Definitions[S], statuses: Ma
 
 
 def doing_metric(name: str, doing: Sequence[tuple[str, str]]) -> Metric:
-    return Metric(name, "1 for what is done with it.", "gauge", ("table", "doing"), [(labels, 1) for labels in doing])
+    return Metric(name, "1 for the current activity.", "gauge", ("table", "doing"), [(labels, 1) for labels in doing])

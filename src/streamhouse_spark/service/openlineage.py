@@ -1,7 +1,7 @@
 """OpenLineage events of tiering rounds, from a table to its lake.
 
-A round that writes something is a run. It begins with START and ends with COMPLETE, FAIL, or ABORT if another service
-won the commit race. A failing listener never stops a round; the failure is logged.
+A round with rows to write is a run. It starts with START and ends with COMPLETE, FAIL, or ABORT if another service won
+the commit race. The failure of a listener is logged, and never fails a round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMEOUT_S: Final = 10
 
 @dataclass(slots=True)
 class RoundEvents:
-    """Events of one round, which becomes a run once it has something to write."""
+    """Emits the events of a round, which becomes a run once it has rows to write."""
 
     listener: LineageListener
     table: Table
@@ -65,8 +65,8 @@ class RoundEvents:
         assert self.run_id is not None
         try:
             self.listener(build_event(self.table, kind, self.run_id, self.world.clock.now_ms(), report, error))
-        except Exception as problem:  # noqa: BLE001 - a failing listener must not stop rows
-            logger.warning("an OpenLineage event about %s was not delivered: %s", self.table.name, problem)
+        except Exception as problem:  # noqa: BLE001 - a failing listener must not fail the round
+            logger.warning("cannot deliver an OpenLineage event of %s: %s", self.table.name, problem)
 
 
 def build_event(
@@ -77,7 +77,7 @@ def build_event(
     report: TieringReport | None = None,
     error: BaseException | None = None,
 ) -> dict[str, Any]:
-    """Return the event of a round. The table's last read state determines names and columns."""
+    """Return the event of a round, with names and columns of the table's cached state."""
     state, url = table.state, table.storage.url
     source, lake = dataset_name(url, table.name), dataset_name(url, state.lake_location)
     columns = [{"name": field.name, "type": str(field.type)} for field in state.schema.arrow]
@@ -115,22 +115,21 @@ def _facet(schema: str, **fields: Any) -> dict[str, Any]:
 
 
 def create_listener(target: str, token: str | None = None) -> LineageListener:
-    """Return a listener that posts events to a URL, with an optional bearer token, or appends them to a file.
+    """Return a listener that posts events to a URL, with an optional bearer token, or appends them to a file as lines.
 
-    A file gets one line per event. Raises `InvalidOptionError` for a file that cannot be created, or a URL of another
-    protocol.
+    Raises `InvalidOptionError` for a file that is not writable, or a URL of another protocol.
     """
     scheme, separator, _ = target.partition("://")
     if not separator:
         return _append_to_file(Path(target))
     if scheme not in ("http", "https"):
-        raise InvalidOptionError(f"--lineage {target}: events go to a file, or to a URL that begins with http or https")
+        raise InvalidOptionError(f"--lineage is {target}, expected a file, or a URL that starts with http or https")
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
 
     def post(event: Mapping[str, Any]) -> None:
         request = urllib.request.Request(target, json.dumps(event).encode(), headers, method="POST")  # noqa: S310 - as said
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - as before
-            answer.read()
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as before
+            response.read()
 
     return post
 
@@ -139,7 +138,9 @@ def _append_to_file(file: Path) -> LineageListener:
     try:
         file.open("a").close()
     except (OSError, ValueError) as error:
-        raise InvalidOptionError(f"--lineage {file} cannot be written: {error}; give a file that can") from error
+        raise InvalidOptionError(
+            f"cannot write to the --lineage file {file}: {error}; specify a writable file"
+        ) from error
 
     def append(event: Mapping[str, Any]) -> None:
         with file.open("a", encoding="utf-8") as lines:

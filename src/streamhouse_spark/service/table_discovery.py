@@ -1,4 +1,4 @@
-"""Discovery of a warehouse's tables: one listing per database shows which names must be resolved again."""
+"""Discovery of a warehouse's tables: one listing per database shows the names that must be resolved again."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 LISTING_MS: Final = 5_000
 REMOTE_LISTING_MS: Final = 15_000
-"""Listings are the most expensive requests."""
+"""Longer, because listings are the most expensive requests of an object store."""
 UNSETTLED: Final = "unsettled"
-"""A name whose table has another name or is dropped: a DDL operation is in progress that adds no pointer."""
+"""The result for a name whose table has another name or is dropped, because a DDL operation is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableListing:
-    """The existing tables, and names whose table cannot be opened."""
+    """The tables, and the errors by the names of tables that could not be opened."""
 
     tables: list[Table]
     failures: dict[str, StreamhouseError]
@@ -31,15 +31,15 @@ class TableListing:
 
 @dataclass
 class TableDiscovery:
-    """Cache of table names by the number of their latest pointer. Not safe for threads.
+    """Discovers tables, and caches the table of each name by the number of the name's latest pointer.
 
-    A name keeps its table while its latest pointer is the same and the table has that name: it needs no request. A
-    table without a lake is resolved again each time, because that may change.
+    A name is resolved again if it has a new pointer, or its table has another name. A table without a lake is always
+    resolved again, because the lake may be enabled. Not safe for threads.
     """
 
     connection: Connection
     _tables: dict[str, tuple[int, Table | None]] = field(default_factory=dict)
-    """Name → the number of its latest pointer, and the table; None if the name refers to nothing."""
+    """Name → the number of its latest pointer, and the table, or None if the name has no table."""
 
     @property
     def interval_ms(self) -> int:
@@ -48,11 +48,11 @@ class TableDiscovery:
         return LISTING_MS if is_local else REMOTE_LISTING_MS
 
     def forget(self, table: Table) -> None:
-        """Resolve the table's name again next time: the table may be dropped."""
+        """Forget a table, which may be dropped, so that its name is resolved again."""
         self._tables = {name: entry for name, entry in self._tables.items() if entry[1] is not table}
 
     def discover(self, chosen: Sequence[str] | None = None) -> TableListing:
-        """Return the tables of the warehouse, or the named ones. Raises like a listing."""
+        """Return the tables of the warehouse, or the ``chosen`` tables. Raises the errors of a listing."""
         newest = dict.fromkeys(chosen, 0) if chosen is not None else self._list_pointers()
         storage = self.connection.warehouse().storage
         stale_names = [name for name in newest if chosen is not None or not self._is_unchanged(name, newest[name])]
@@ -92,7 +92,7 @@ class TableDiscovery:
         try:
             return self.connection.table(str(path))
         except TableNotFoundError:
-            means = names.resolve(self.connection.warehouse().storage, path)
-            return None if means.uuid is None else UNSETTLED
+            resolved = names.resolve(self.connection.warehouse().storage, path)
+            return None if resolved.uuid is None else UNSETTLED
         except StreamhouseError as error:
             return error

@@ -1,12 +1,11 @@
-"""Tiering service: micro-batches from the hot logs into the lakes, and maintenance, until it is stopped.
+"""Tiering service: tiers the tables of a warehouse in rounds, and maintains them, until it is stopped.
 
-Rounds create small files, so the service compacts after every `ROUNDS_TO_COMPACT` of them and expires snapshots after
-every `ROUNDS_TO_EXPIRE`, unless the table's properties disable it. Everything else, including the log, is maintained
-every ten minutes. Orphan files, whose search reads the metadata of all snapshots, are removed once an hour. All of it
-runs in this process; a table without new rows costs only one check of its log every ten minutes.
+Rounds create small files. So the service compacts a table after every `ROUNDS_TO_COMPACT` rounds and expires snapshots
+after every `ROUNDS_TO_EXPIRE` rounds, unless the table's properties disable it. The other maintenance, also of the log,
+runs every ten minutes. Orphan files are removed once an hour, because the search reads the metadata of all snapshots.
 
-Failed rounds are noted next to the tables, for people who cannot see this process. A note is a hint: rounds continue
-whatever happens to it.
+The failure of a round is also recorded next to the table, where other tools show it. The record is a hint: if it cannot
+be written, rounds continue.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ MAINTENANCE_MS = 10 * 60_000
 ORPHANS_MS = 60 * 60_000
 POLL_MS = 500
 POLL_MS_MAX = 30_000
-"""Longest time between two polls of an idle table's log, however large its freshness is."""
+"""Maximum time between two polls of an idle table's log, for any freshness."""
 TABLES_AT_ONCE = 4
 _BACKOFF_MS = 1_000
 _BACKOFF_MS_MAX = 300_000
@@ -59,16 +58,16 @@ Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 
 class FailureNotes:
-    """Records failures of one process. One thread at a time uses each table."""
+    """Records failures next to the tables. A table must be used by one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._host = host_name()
         self._has_failure_note: dict[tuple[str, Work], bool] = {}
-        """Whether the note may say that some work of a table fails."""
+        """Whether the note of a table may contain a failure of this work."""
 
     def record_failure(self, table: Table, work: Work, error: BaseException, began_ms: int) -> None:
-        """Record a failure of work that began at a boot time. For a dropped table nothing is recorded."""
+        """Record a failure of work that began at a boot time. The failure of a dropped table is not recorded."""
         self._has_failure_note[table.uuid, work] = True
         if isinstance(error, TableNotFoundError):
             return
@@ -77,14 +76,14 @@ class FailureNotes:
             rows, now_ms = sum(bucket_lags(table.state).values()), table.storage.now_ms()
             failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
             note_failure(table.storage, table.uuid, failure)
-        except Exception as problem:  # noqa: BLE001 - the failure itself is what counts, and it is logged
-            logger.info("the failed round of %s could not be recorded: %s", table.name, problem)
+        except Exception as problem:  # noqa: BLE001 - the note is a hint
+            logger.info("cannot record the failed round of %s: %s", table.name, problem)
 
     def note_success(self, table: Table, work: Work) -> None:
-        """Record that earlier failures are over.
+        """Record a success after failures of this process.
 
-        It writes after failures of this process, and once for maintenance, to cover those of earlier processes. The
-        table's own log shows that rows were tiered.
+        The first success of maintenance is always recorded, because an earlier process may have failed. This is not
+        needed for tiering, because the log shows that rows were tiered.
         """
         if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
@@ -94,7 +93,7 @@ class FailureNotes:
 
     @contextmanager
     def note_failure(self, table: Table) -> Iterator[None]:
-        """Record the error of a round that ends the block."""
+        """Record the error that ends the block as the failure of a tiering round."""
         began_ms = self._clock.boot_ms()
         try:
             yield
@@ -105,21 +104,21 @@ class FailureNotes:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceStatus:
-    """Maintenance of one table since the service's start."""
+    """The maintenance of a table since the service's start."""
 
     compactions: int = 0
-    """New lake snapshots with fewer or cleaner files."""
+    """Lake snapshots of compactions."""
     compacted_files: int = 0
     """Lake files that compaction replaced."""
     expired_snapshots: int = 0
     deleted_files: int = 0
-    """Lake files deleted with snapshots or as orphans."""
+    """Lake files that were deleted with expired snapshots or as orphan files."""
     conflicts: int = 0
     """Steps that lost a commit race and are deferred to the next run."""
     error: str | None = None
-    """First line of the last maintenance error; None after a success. Tiering continues meanwhile."""
+    """First line of the last maintenance error; None after a success. Tiering continues after errors."""
     failures: int = 0
-    """Maintenance errors since its last success."""
+    """Maintenance errors since the last success."""
 
     def after(self, report: LakeMaintainReport) -> MaintenanceStatus:
         return replace(
@@ -134,10 +133,10 @@ class MaintenanceStatus:
 
 @dataclass(slots=True)
 class MaintenanceRunner:
-    """Schedule of one table, used by the worker that has the table. Other threads may call only `is_due`."""
+    """Runs the maintenance of a table when it is due. Other threads than the table's worker may call `is_due` only."""
 
     began_ms: int
-    """Boot time of the start. Nothing is due at once, because services that start together would all do it."""
+    """Boot time of the start. At the start no maintenance is due, because services may start together."""
     maintenance_ms: int = MAINTENANCE_MS
     maintained_ms: int | None = None
     orphans_ms: int | None = None
@@ -145,7 +144,7 @@ class MaintenanceRunner:
     unexpired_rounds: int = 0
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether maintenance is due by time, regardless of rounds."""
+        """Return whether maintenance is due by time, whatever the number of rounds."""
         return now_ms - (self.began_ms if self.maintained_ms is None else self.maintained_ms) >= self.maintenance_ms
 
     def add_rounds(self, num_rounds: int) -> None:
@@ -153,7 +152,7 @@ class MaintenanceRunner:
         self.unexpired_rounds += num_rounds
 
     def run(self, table: Table, now_ms: int) -> LakeMaintainReport | None:
-        """Run the maintenance that is due; None if nothing is. Steps are not due again at once, even if they fail.
+        """Run the maintenance that is due; returns None if none is due. A failed step is due after the next interval.
 
         Raises the errors of maintenance.
         """
@@ -184,21 +183,21 @@ class MaintenanceRunner:
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """Status of one table. ``elsewhere`` means that another service is working on it."""
+    """The status of a table. ``elsewhere`` means that another service is working on the table."""
 
     table: str
     doing: Doing = "waiting"
     lag_rows: int = 0
-    """Rows missing from the recorded lake snapshot, as of the last poll."""
+    """Rows that are not tiered, as of the last poll."""
     lag_ms: int = 0
-    """Age of the oldest of these rows."""
+    """Age of the oldest row that is not tiered."""
     freshness_ms: int = 0
-    """The age that none of them should reach: ``table.datalake.freshness``."""
+    """Target for the maximum of ``lag_ms``: ``table.datalake.freshness``."""
     rounds: int = 0
     rows: int = 0
     """Rows that this service has tiered."""
     healed_rows: int = 0
-    """Duplicates that rounds and compaction of this service removed: another engine had added a second row of a key."""
+    """Duplicate rows of keys, written by other engines, that rounds and compactions of this service removed."""
     last_report: TieringReport | None = None
     error: str | None = None
     """First line of the last error; None after a success."""
@@ -209,20 +208,20 @@ class TableStatus:
 
 @dataclass(frozen=True, slots=True)
 class ServiceHealth:
-    """Health of the service itself."""
+    """The health of the service."""
 
     turned_ms_ago: int | None
-    """Milliseconds since the loop last turned; None before its first turn."""
+    """Milliseconds since the last iteration of the service's loop began; None before the first."""
     tables: int | None
-    """Number of tables, including those that cannot be opened; None before the first listing."""
+    """Number of tables, including tables that cannot be opened; None before the first listing."""
     listing_error: str | None
-    """First line of the last listing's error; None if it succeeded."""
+    """First line of the error of the last listing; None if it succeeded."""
     stopping: bool
 
 
 @dataclass
 class _Entry:
-    """The loop's record of a table, changed by the loop and by the one worker that has the table."""
+    """The loop's entry of a table, which the loop and the table's worker change."""
 
     table: Table
     status: TableStatus
@@ -231,18 +230,20 @@ class _Entry:
     not_before_ms: int = 0
     last_duration_ms: int = 0
     overdue_ms: int = -1
-    """As of the last poll: see `Service._overdue_ms`."""
+    """`Service._overdue_ms` as of the last poll."""
     poll_at_ms: int = 0
 
+    @property
+    def is_busy(self) -> bool:
+        return self.work is not None and not self.work.done()
 
-class StopRequested(Exception):  # noqa: N818 - not an error: ends a round within a long catch-up
-    """The service is being stopped."""
+
+class StopRequested(Exception):  # noqa: N818 - not an error
+    """The service is stopping, and ends the current catch-up between two rounds."""
 
 
 class Service:
-    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs a round's tasks on Spark or in this
-    process.
-    """
+    """The loop of `streamhouse_spark.TieringService`. ``run_tasks`` runs the tasks of a round on Spark or locally."""
 
     def __init__(
         self,
@@ -277,7 +278,7 @@ class Service:
         reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Take a new service id after a fork, and drop the rounds in progress: their claims are the parent's."""
+        """Create a new service id after a fork, and drop the rounds in progress, which belong to the parent."""
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
         self._discovery = TableDiscovery(self._connection)
@@ -294,7 +295,7 @@ class Service:
             return sorted(statuses, key=lambda status: status.table)
 
     def health(self) -> ServiceHealth:
-        """Return the health of the service, without storage requests. Safe for threads."""
+        """Return the health of the service. Sends no storage request. Safe for threads."""
         with self._lock:
             tables = len(self._entries) + len(self._unopened)
             listed = tables if self._listed_ms is not None and (tables or self._listing_error is None) else None
@@ -302,7 +303,7 @@ class Service:
             return ServiceHealth(turned_ms_ago, listed, self._listing_error, self._stop.is_set() or self._terminated)
 
     def run(self, stop: threading.Event | None = None) -> None:
-        """Tier until stopped. Raises `TableNotFoundError` at once for a named table that does not exist."""
+        """Tier until stopped. Raises `TableNotFoundError` at the start if a named table does not exist."""
         with self._running, self._stop_on_sigterm(), ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             for name in self._names or ():
                 self._require_table(name)
@@ -311,7 +312,8 @@ class Service:
                     self._turned_ms = self._clock.boot_ms()
                     self._discover_tables()
                     for entry in self._find_due():
-                        if self._count_busy() >= TABLES_AT_ONCE or self._is_stopping(stop):
+                        num_busy = sum(entry.is_busy for entry in self._entries.values())
+                        if num_busy >= TABLES_AT_ONCE or self._is_stopping(stop):
                             break
                         entry.work = pool.submit(self._work, entry)
                     self._stop.wait(POLL_MS / 1000) if stop is None else stop.wait(POLL_MS / 1000)
@@ -325,13 +327,13 @@ class Service:
 
     @contextmanager
     def _stop_on_sigterm(self) -> Iterator[None]:
-        """Let SIGTERM end the service after its rounds, if this is the main thread; otherwise change nothing."""
+        """In the main thread, let SIGTERM stop the service after the rounds in progress."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def terminate(*_: object) -> None:
-            self._terminated = True  # not the event: the interrupted thread may hold its lock
+            self._terminated = True  # the interrupted thread may hold the event's lock
 
         previous = signal.signal(signal.SIGTERM, terminate)
         try:
@@ -342,14 +344,11 @@ class Service:
     def _require_table(self, name: str) -> None:
         try:
             self._connection.table(name)
-        except (CorruptDataError, FormatVersionError) as error:  # other tables continue; the status reports it
-            logger.warning("table %s cannot be opened: %s", name, error)
-
-    def _count_busy(self) -> int:
-        return sum(1 for entry in self._entries.values() if entry.work is not None and not entry.work.done())
+        except (CorruptDataError, FormatVersionError) as error:  # the status reports it, and other tables continue
+            logger.warning("cannot open table %s: %s", name, error)
 
     def _discover_tables(self) -> None:
-        """Discover new and dropped tables, every few seconds."""
+        """Discover new and dropped tables if the listing interval has passed."""
         now_ms = self._clock.boot_ms()
         if self._listed_ms is not None and now_ms - self._listed_ms < self._discovery.interval_ms:
             return
@@ -357,7 +356,7 @@ class Service:
         try:
             listing = self._discovery.discover(self._names)
         except StreamhouseError as error:
-            logger.warning("tables of %s could not be listed, retrying: %s", self._connection.location, error)
+            logger.warning("cannot list the tables of %s, retrying: %s", self._connection.location, error)
             with self._lock:
                 self._listing_error = _first_line(error)
             return
@@ -365,9 +364,8 @@ class Service:
         tables = {table.uuid: table for table in listing.tables if table.properties.datalake_enabled}
         with self._lock:
             self._listing_error = None
-            busy = [u for u, e in self._entries.items() if e.work is not None and not e.work.done()]
             retained = {
-                u: e for u, e in self._entries.items() if u in tables or u in busy or e.status.table in unopened
+                u: e for u, e in self._entries.items() if u in tables or e.is_busy or e.status.table in unopened
             }
             new = {u: self._new_entry(t) for u, t in tables.items() if u not in retained}
             self._entries = {**retained, **new}
@@ -375,20 +373,19 @@ class Service:
             self._unopened = {name: status for name, status in unopened.items() if name not in named}
 
     def _record_unopened(self, name: str, error: StreamhouseError) -> TableStatus:
-        """Return the status of a table that cannot be opened, and log its error unless it is the same as before."""
+        """Return the status of a table that cannot be opened, and log its error if the error is new."""
         previous, text = self._unopened.get(name), _first_line(error)
         if previous is None or previous.error != text:
-            logger.error("table %s cannot be opened, other tables continue: %s", name, text)
+            logger.error("cannot open table %s, other tables continue: %s", name, text)
         return TableStatus(name, "failed", error=text, failures=previous.failures + 1 if previous is not None else 1)
 
     def _new_entry(self, table: Table) -> _Entry:
         return _Entry(table, TableStatus(table.name), MaintenanceRunner(self._clock.boot_ms(), self._maintenance_ms))
 
     def _find_due(self) -> list[_Entry]:
-        """Return the tables with work to do now, the most overdue first."""
+        """Return the tables with due work, the most overdue table first."""
         now_ms = self._clock.boot_ms()
-        free = [e for e in self._entries.values() if e.work is None or e.work.done()]
-        free = [entry for entry in free if now_ms >= entry.not_before_ms]
+        free = [e for e in self._entries.values() if not e.is_busy and now_ms >= e.not_before_ms]
         storage = self._connection.warehouse().storage
         polled = [entry for entry in free if now_ms >= entry.poll_at_ms]
         for entry, succeeded in zip(polled, map_with_store_concurrency(storage, self._poll, polled), strict=True):
@@ -400,7 +397,7 @@ class Service:
     def _poll(self, entry: _Entry) -> bool:
         """Update how overdue a table is, and schedule its next poll. Returns False after an error.
 
-        A row of an idle table waits for at most half the freshness before it is noticed.
+        A new row of an idle table is noticed after at most half the freshness.
         """
         try:
             overdue_ms = self._overdue_ms(entry)
@@ -412,7 +409,7 @@ class Service:
         return True
 
     def _overdue_ms(self, entry: _Entry) -> int:
-        """Return the milliseconds since a round had to begin to end within the table's freshness; negative before."""
+        """Return the milliseconds since the time at which a round must start to meet the freshness; negative before."""
         table = entry.table
         state = table.refresh()
         oldest_ms = oldest_waiting_ms(state)
@@ -428,7 +425,7 @@ class Service:
 
     def _work(self, entry: _Entry) -> None:
         table, began_ms = entry.table, self._clock.boot_ms()
-        entry.overdue_ms, entry.poll_at_ms = -1, 0  # poll after this round, or the other service's
+        entry.overdue_ms, entry.poll_at_ms = -1, 0  # poll again after the round
         try:
             if not try_claim(table.storage, table.uuid, self._service_id):
                 entry.not_before_ms = self._clock.boot_ms() + POLL_MS
@@ -443,7 +440,7 @@ class Service:
             self._update_status(entry, doing="waiting", error=None, failures=0)
         except StopRequested:
             self._update_status(entry, doing="waiting")
-        except Exception as error:  # noqa: BLE001 - one table must not stop the others; it is logged
+        except Exception as error:  # noqa: BLE001 - logged; other tables continue
             self._record_failure(entry, error)
             self._notes.record_failure(table, "tiering", error, began_ms)
 
@@ -464,7 +461,7 @@ class Service:
         if report.snapshots:
             of = {name: getattr(report, name) for name in ("table", "rows", "files", "size_bytes", "duration_ms")}
             extra = {f"streamhouse_{name}": value for name, value in of.items()}
-            logger.info("table %s: %d rows moved into the lake", report.table, report.rows, extra=extra)
+            logger.info("table %s: tiered %d rows", report.table, report.rows, extra=extra)
         if report.snapshots and self._on_report is not None:
             self._on_report(report)
 
@@ -490,20 +487,20 @@ class Service:
                 raise StopRequested
             if tasks and events is not None:
                 events.emit_start()
-            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: a round may take long
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed for a long round
             return self._run_tasks(tasks)
 
         return run
 
     def _maintain(self, entry: _Entry) -> None:
-        """Run the maintenance that is due. Its errors never stop tiering."""
+        """Run the maintenance that is due. Its errors do not stop tiering."""
         maintained, began_ms = entry.status.maintenance, self._clock.boot_ms()
         self._update_status(entry, doing="maintaining")
         try:
-            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed: maintenance may take long
+            try_claim(entry.table.storage, entry.table.uuid, self._service_id)  # renewed for long maintenance
             report = entry.maintenance.run(entry.table, self._clock.boot_ms())
             self._clean_dropped()
-        except Exception as error:  # maintenance must not stop tiering; the error is logged
+        except Exception as error:
             text = _first_line(error)
             logger.exception("maintenance of %s failed, tiering continues: %s", entry.table.name, text)
             self._update_status(entry, maintenance=replace(maintained, error=text, failures=maintained.failures + 1))
@@ -540,7 +537,7 @@ def _first_line(error: Exception) -> str:
 
 
 def oldest_waiting_ms(state: TableState) -> int | None:
-    """Return the commit time of the oldest row, truncation or deletion missing from the lake; None if there is none."""
+    """Return the commit time of the oldest row, truncation or deletion that is not tiered, or None."""
     waiting = [
         next((s.first_time_ms for s in log.segments if s.end_offset > state.lake_offset(bucket)), None)
         for bucket, log in state.buckets.items()

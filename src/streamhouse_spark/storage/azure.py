@@ -57,12 +57,7 @@ _NAMES: Final = (
     "adls.connect-timeout",
     "adls.request-timeout",
 )
-_IGNORED: Final = (
-    "adls.account-name",
-    "adls.account-host",
-    "adls.dfs-storage-authority",
-    "adls.dfs-storage-scheme",
-)
+_IGNORED: Final = ("adls.account-name", "adls.account-host", "adls.dfs-storage-authority", "adls.dfs-storage-scheme")
 """Settings of pyiceberg that the location already defines."""
 _URL: Final = re.compile(
     r"abfss?://(?P<container>[a-z0-9](?:-?[a-z0-9]){2,62})@(?P<account>[a-z0-9]{3,24})\.dfs\."
@@ -103,7 +98,7 @@ class AzureAddress:
             raise InvalidOptionError(
                 f"warehouse URL: found {url!r}, expected "
                 "abfss://<container>@<account>.dfs.core.windows.net/<prefix>; credentials belong into the settings "
-                "adls.account-key and the like",
+                "adls.account-key and the like"
             )
         prefix = parse_key_prefix(url, match["prefix"])
         ours = select_settings(settings, _PREFIX, (*_NAMES, *_IGNORED))
@@ -134,7 +129,7 @@ class AzureAddress:
         if self.client_secret and not all(client):
             raise InvalidOptionError(
                 "adls.tenant-id, adls.client-id and adls.client-secret go together: set all three, or none to use the "
-                "Azure identity of this machine",
+                "Azure identity of this machine"
             )
 
     @property
@@ -177,7 +172,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on abfss:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[azure]'",
+        "pip install 'streamhouse-spark[azure]'"
     ) from import_error
 
 _CONNECTIONS_MAX: Final = 48
@@ -374,7 +369,7 @@ def _credential(address: AzureAddress) -> Any:
     except ImportError as error:
         raise MissingExtraError(
             f"the Azure identity of this machine needs the package {error.name}, which is not installed: "
-            "pip install 'streamhouse-spark[azure]'",
+            "pip install 'streamhouse-spark[azure]'"
         ) from error
     if address.client_secret and address.tenant_id and address.client_id:
         return ClientSecretCredential(address.tenant_id, address.client_id, address.client_secret)

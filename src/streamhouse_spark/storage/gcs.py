@@ -134,7 +134,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on gs:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[gcs]'",
+        "pip install 'streamhouse-spark[gcs]'"
     ) from import_error
 
 _CONNECTIONS_MAX: Final = 48

@@ -148,7 +148,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on hdfs:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[hdfs]'",
+        "pip install 'streamhouse-spark[hdfs]'"
     ) from import_error
 
 Body = bytes | Iterable[bytes]
@@ -330,9 +330,10 @@ class WebHdfs:
         kind = _kind_of(error)
         secrets = self._secrets + (self.token_file.secrets if self.token_file else ())
         message = to_one_line(_TOKEN_IN_URL.sub(r"\1***", _text_of(error)), secrets)
-        refused = kind is FailureKind.FINAL and isinstance(error, ResponseError) and _is_denied(error)
-        head = type(error).__name__
+        refused, head = False, type(error).__name__
         if isinstance(error, ResponseError):
+            is_denied = error.name in _DENIED or (not error.name and error.status in (401, 403))
+            refused = kind is FailureKind.FINAL and is_denied
             head = f"{error.name} (HTTP {error.status})" if error.name else f"HTTP {error.status}"
         return Failure(kind, f"{head}: {message}" if message else head, _remedy(error, kind), refused)
 
@@ -419,10 +420,6 @@ def _kind_of(error: Exception) -> FailureKind:
         return FailureKind.TRANSIENT
     # An I/O error of the NameNode or a DataNode. A retry may use another node.
     return FailureKind.FINAL if error.name in _FINAL or not error.name else FailureKind.TRANSIENT
-
-
-def _is_denied(error: ResponseError) -> bool:
-    return error.name in _DENIED or (not error.name and error.status in (401, 403))
 
 
 def _remedy(error: Exception, kind: FailureKind) -> str:
@@ -524,9 +521,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         return sorted(entry.name for entry in self._children(prefix) if not entry.name.startswith(TEMPORARY))
 
     def check_writable(self) -> None:
-        """Verify reads, put-if-absent, read-after-write, deletes and concurrent puts with probe objects, which are
-        removed.
-        """
+        """Verify reads, put-if-absent, read-after-write, deletes and concurrent puts with temporary probe objects."""
         prove_writable(self, self._world, self.client.condition, is_trusted=self.client.is_known)
 
     @contextmanager
@@ -594,9 +589,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
             folders = deeper
 
     def _children(self, folder: str) -> Entries:
-        """Return the entries of a folder, or none if it is absent. ``folder`` ends with a slash, or is empty for the
-        root.
-        """
+        """Return the entries of a folder, or none if it is absent. ``folder`` ends with a slash; the root is empty."""
         children: Entries = []
         more = True
         while more:

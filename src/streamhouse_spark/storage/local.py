@@ -163,7 +163,7 @@ class LocalStorage:
             raise StorageError(
                 f"{self.url} lies on a network file system ({self._network_fs}), where one host cannot rely on seeing "
                 "another's files; use a local disk, or object storage (s3://…), or set the warehouse setting "
-                "storage.local.single-host=true if no other host ever opens this warehouse",
+                "storage.local.single-host=true if no other host ever opens this warehouse"
             )
         key = f".tmp-probe-{self._world.ids.new_uuid()}"
         try:
@@ -185,9 +185,7 @@ class LocalStorage:
     # -- internals ------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
-        """Return the path of a key. Raises `CorruptDataError` for a key outside the root, which only damaged or forged
-        files contain.
-        """
+        """Return the path of a key. Raises `CorruptDataError` for a key outside the root, from a forged file."""
         if "\0" in key or (".." in key and ".." in key.split("/")):
             raise CorruptDataError(f"the key {key[:200]!r} leads out of {self._root}; restore the file that names it")
         return f"{self._root}/{key}"

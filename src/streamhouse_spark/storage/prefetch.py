@@ -29,8 +29,7 @@ R = TypeVar("R")
 class ReadsMany(ABC):
     """A store with slow requests that supports many concurrent ones. Any class with ``read_many`` is a subclass.
 
-    A runtime-checkable protocol would inspect the attributes of each object, which takes a tenth of the time of an
-    append.
+    A runtime-checkable protocol would inspect the attributes of each object, which takes 10 % of an append.
     """
 
     @classmethod

@@ -1,12 +1,11 @@
-"""`Table.aio`: the methods of a table that an asyncio service calls, without a thread per call.
+"""`Table.aio`: the methods of a table for asyncio services, without a thread per call.
 
-Calls run in a bounded pool of threads that all tables of the process share. Concurrent appends of a table are joined
-into few commits, and concurrent lookups into few changes of threads. Tails wait without a thread, see
-`streamhouse_spark.read.async_tail`.
+Calls run in a bounded pool of threads that all tables of the process share. Concurrent appends share few commits, and
+concurrent lookups share few switches of threads. Tails wait without a thread (`streamhouse_spark.read.async_tail`).
 
-**Cancellation.** A cancelled write is stored whole or not at all: not, if no thread has begun with it, else as if it
-had not been cancelled. To find out which, write with a ``transaction`` and repeat it: a stored version is not written
-again. To let a write complete, await it under ``asyncio.shield``.
+**Cancellation.** A cancelled write is stored completely, or not at all if no thread has started it. To find out, write
+with a ``transaction`` and repeat the write: a stored version is not written again. To let a write complete, await it
+with ``asyncio.shield``.
 """
 
 # ruff: noqa: A002 - users call it `filter`, as in pyarrow
@@ -38,7 +37,7 @@ _LIMITS: Final = Limits(flush_ms=0, flush_bytes=8 << 20, in_flight_bytes_max=64 
 
 
 class TableCalls(Protocol):
-    """The methods of `Table` that block."""
+    """The blocking methods of `Table`."""
 
     @property
     def append(self) -> Callable[..., BucketOffsets]: ...
@@ -55,7 +54,7 @@ class TableCalls(Protocol):
 
 
 class JoinedWrites:
-    """Writes of one table that wait at the same time, as batches of a writer whose steps are made here."""
+    """Writes concurrent calls to one table as batches of a `Writer`, without its thread."""
 
     def __init__(self, calls: TableCalls, log_writer: LogTableWriter) -> None:
         self._calls = calls
@@ -64,27 +63,27 @@ class JoinedWrites:
         reinit_after_fork(self)
 
     def renew_in_child(self) -> None:
-        """Forget the rows of the parent process."""
+        """Discard the rows of the parent process."""
         self._writer: tuple[Writer, SenderThread] | None = None
 
     def make_all(self, calls: Sequence[LaneCall]) -> None:
-        """Make the writes of calls, whose arguments are (method, rows or keys). Each gets its offsets or its error."""
+        """Write the rows or keys of the calls. The argument of a call is its method, and its rows or keys."""
         for call in calls:
             call.make(self._send)
         try:
             self._step()
         except BaseException:
-            self._writer = None  # its queue may have rows that were not written
+            self._writer = None  # its queue may contain rows that were not written
             raise
         for call in calls:
             if call.error is None:
                 call.make(call.result)
 
     def _send(self, argument: tuple[str, Any]) -> Callable[[Any], BucketOffsets]:
-        """Queue the rows of a call, and return a function that returns their offsets once they are stored."""
+        """Queue the rows of a call, and return a function that returns their offsets after they are stored."""
         method, rows = argument
         if method == ("append" if self._log_writer.table.state.primary_key else "upsert"):
-            getattr(self._calls, method)(rows)  # raises
+            getattr(self._calls, method)(rows)  # raises the error for the wrong kind of table
         if self._writer is None:
             self._writer = make_writer(self._log_writer, None, _LIMITS, delivery_timeout_ms=0)
         writer = self._writer[0]
@@ -108,9 +107,9 @@ def _make_each(calls: Sequence[LaneCall]) -> None:
 
 @validates_arguments()
 class AsyncTable:
-    """The asyncio interface of a table, see `Table.aio`. Safe for use by several event loops.
+    """The asyncio interface of a table; see `Table.aio`. Safe for use by several event loops.
 
-    Its methods take the arguments of the methods of `Table`, and raise the same errors.
+    Methods have the arguments and raise the errors of the methods of `Table` with the same names.
     """
 
     def __init__(self, calls: TableCalls, log_writer: LogTableWriter) -> None:
@@ -126,7 +125,7 @@ class AsyncTable:
     # -- writing --------------------------------------------------------------------------------------------------
 
     async def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
-        """Append rows as `Table.append` does. Concurrent calls without a ``transaction`` share commits.
+        """Append rows; see `Table.append`. Concurrent calls without a ``transaction`` share commits.
 
         >>> asyncio.run(orders.aio.append([{"id": 3, "day": "tue", "amount": 1.5}]))
         BucketOffsets({0: [2, 3)})
@@ -138,9 +137,9 @@ class AsyncTable:
     async def upsert(
         self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
-        """Upsert rows as `Table.upsert` does. Concurrent calls of whole rows without a ``transaction`` share commits.
+        """Upsert rows; see `Table.upsert`. Concurrent calls without ``columns`` and ``transaction`` share commits.
 
-        Calls that share a commit get the offsets of all its changes.
+        Calls that share a commit get the offsets of all changes of the commit.
 
         >>> asyncio.run(people.aio.upsert([{"id": 3, "name": "Cyd", "city": "Bonn"}]))
         BucketOffsets({0: [2, 3)})
@@ -152,7 +151,7 @@ class AsyncTable:
     async def delete(
         self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
-        """Delete rows as `Table.delete` does. Concurrent calls by key without a ``transaction`` share commits.
+        """Delete rows; see `Table.delete`. Concurrent calls by key without a ``transaction`` share commits.
 
         >>> asyncio.run(people.aio.delete([2]))
         BucketOffsets({0: [2, 3)})
@@ -166,7 +165,7 @@ class AsyncTable:
     async def to_arrow(
         self, *, columns: Sequence[str] | None = None, filter: Any = None, as_of_timestamp_ms: int | None = None
     ) -> pa.Table:
-        """Read the table as `Table.to_arrow` does.
+        """Read all rows; see `Table.to_arrow`.
 
         >>> asyncio.run(orders.aio.to_arrow(columns=["id"], filter="amount > 5")).to_pylist()
         [{'id': 1}]
@@ -184,7 +183,7 @@ class AsyncTable:
         at_least: Mapping[int, OffsetRange] | None = None,
         insert_if_absent: bool = False,
     ) -> pa.Table:
-        """Look up the current rows of keys as `Table.lookup` does.
+        """Look up current rows by primary key; see `Table.lookup`.
 
         >>> asyncio.run(people.aio.lookup([1], columns=["name"])).to_pylist()
         [{'id': 1, 'name': 'Ada', '_found': True}]
@@ -210,7 +209,7 @@ class AsyncTable:
         max_staleness_ms: int | None = None,
         at_least: Mapping[int, OffsetRange] | None = None,
     ) -> dict[str, Any] | None:
-        """Look up the current row of one key as `Table.lookup_one` does.
+        """Look up the current row of one key; see `Table.lookup_one`.
 
         >>> asyncio.run(people.aio.lookup_one(1))
         {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
@@ -232,11 +231,11 @@ class AsyncTable:
         include_metadata: bool = False,
         available_now: bool = False,
     ) -> AsyncTail:
-        """Follow the log as `Table.tail` does. A batch has all rows since the last one, up to a few megabytes.
+        """Follow the log; see `Table.tail`. A batch has all rows since the last batch, up to a few megabytes.
 
-        The start is resolved when the first batch is requested, or by ``async with``. A cancelled request, as by
-        ``asyncio.timeout``, loses no row, and the tail can be used again. With ``available_now`` it ends after the rows
-        that were committed when it began; ``await tail.aclose()`` ends it from another task.
+        The start is resolved when the first batch is requested, or by ``async with``. A request that is cancelled, for
+        example by ``asyncio.timeout``, loses no row, and the tail can be used again. With ``available_now``, the tail
+        ends after the rows that were committed when it started. ``await tail.aclose()`` ends it from another task.
 
         >>> async def count_rows():
         ...     return sum([batch.num_rows async for batch in orders.aio.tail("earliest", available_now=True)])
@@ -263,10 +262,10 @@ class AsyncTable:
         sink: TableHandle | None = None,
         available_now: bool = False,
     ) -> AsyncFollower:
-        """Process all new rows under a consumer's name as `Table.follow` does, which has the rules.
+        """Process all new rows as a named consumer, each row at least once; see `Table.follow`.
 
-        The position is committed when the next batch is requested, or the loop ends. A task that is cancelled in the
-        loop body leaves the last batch uncommitted.
+        The position is committed when the next batch is requested or the loop ends. If the task is cancelled in the
+        loop body, the last batch is not committed.
 
         >>> async def process():
         ...     async for batch in orders.aio.follow("billing", available_now=True):
@@ -283,10 +282,12 @@ class AsyncTable:
 
     async def _write(self, method: str, rows: Any) -> BucketOffsets:
         offsets: BucketOffsets = await self._writes.call((method, rows))
+        if (watch := self._watches.get(asyncio.get_running_loop())) is not None:
+            watch.note(self._table.state)
         return offsets
 
     async def _look_up(self, call: Callable[[], Any], *, waits: bool) -> Any:
-        """Make a lookup: in the lane, or in a thread of its own if it may wait for the store on its own account."""
+        """Make a lookup in the lane, or in a separate thread if it ``waits`` for the store."""
         return await (run_blocking(call) if waits else self._lookups.call(call))
 
     def _watch(self) -> TableWatch:

@@ -27,7 +27,7 @@ from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import name_sum, select_progress_ids
 from streamhouse_spark.schema.partitioning import SetPartitioning, join_fields, parse_fields
-from streamhouse_spark.schema.table_schema import TableSchema, require_free_partition_name
+from streamhouse_spark.schema.table_schema import TableSchema, require_unreserved_partition_name
 from streamhouse_spark.table_handle import TableHandle
 
 _BUCKET: Final = re.compile(r"\s*bucket\s*\(\s*([0-9]{1,9})\s*,(.*)\)\s*", re.DOTALL | re.IGNORECASE)
@@ -90,7 +90,7 @@ def _remove_bucket_field(state: TableState, partition_by: Sequence[str]) -> list
 def _validate(state: TableState, action: SetPartitioning) -> None:
     """Raise the errors of `Warehouse.create_table` for an unsupported partitioning."""
     for name in action.columns:
-        require_free_partition_name(name)
+        require_unreserved_partition_name(name)
     texts = action.changes(state.schemas, state.schema, state.properties)["properties"]
     parse_properties(texts, state.schema, action.columns)
     _validate_keyed(state, texts, state.schema, action.columns)

@@ -52,9 +52,9 @@ class Prices:
     """Prices of a store in US dollars. Deletions are free, as at most stores."""
 
     puts_usd_per_1000: float = 0.005
-    """Including listings."""
+    """Price of PUT and LIST requests."""
     gets_usd_per_1000: float = 0.0004
-    """Including size requests."""
+    """Price of GET and HEAD requests."""
     stored_usd_per_gib_month: float = 0.023
     name: str = "Amazon S3 Standard, us-east-1, without discounts"
 
@@ -93,9 +93,9 @@ class CostEstimate:
     """Requests per day, and US dollars per month of 30 days."""
 
     puts_per_day: float
-    """Including listings."""
+    """PUT and LIST requests."""
     gets_per_day: float
-    """Including size requests."""
+    """GET and HEAD requests."""
     puts_usd: float
     gets_usd: float
     stored_usd: float

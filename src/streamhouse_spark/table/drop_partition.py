@@ -151,7 +151,7 @@ def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitio
     keyed = PrimaryKeyTable(table)
 
     def tablet_of(bucket: int) -> Tablet:
-        return keyed.shape().tablet_of(bucket)
+        return keyed.keyed_schema().tablet_of(bucket)
 
     delete = PartitionDelete(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
     rows = delete.run()

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamhouse_spark.config.table_properties import BRANCH
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import cached_property
-from streamhouse_spark.expressions.filters import Projection, parse_filter
+from streamhouse_spark.errors import count_of
+from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_metadata
 from streamhouse_spark.lake.types import CompactReport, ExpireReport, LakeSnapshot, ManifestReport
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, check_grace
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.scan_executor import read_tables
-from streamhouse_spark.read.scan_planning import plan_lake
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.maintenance.lake import (
     SNAPSHOTS_KEPT,
@@ -30,7 +28,11 @@ from streamhouse_spark.table.maintenance.lake import (
     optimize,
     rewrite_manifests,
 )
+from streamhouse_spark.table.scan import LakeSource, Scan, Scannable
 from streamhouse_spark.table_handle import TableHandle
+
+if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
 
 
 def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
@@ -56,7 +58,7 @@ def drop_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
 
 
 @validates_arguments()
-class LakeView:
+class LakeView(Scannable):
     """The lake table of a table; see `Table.lake`. It has no rows before the first tiering round."""
 
     def __init__(self, table: TableHandle) -> None:
@@ -76,11 +78,33 @@ class LakeView:
         """Return the latest snapshot, with its offsets; None before the first tiering round."""
         return newest_snapshot(self._table.log, self._lake)
 
+    def __repr__(self) -> str:
+        return f"LakeView({self._table.name}$lake: {count_of(len(self.schema), 'column')})"
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._table.refresh().schema.arrow
+
+    def scan(
+        self,
+        *,
+        columns: Sequence[str] | None = None,
+        filter: FilterLike | None = None,
+        version: int | str | None = None,
+        timestamp_ms: int | None = None,
+        limit: int | None = None,
+    ) -> Scan:
+        """Return a lazy scan of the latest snapshot, of ``version``, or of the snapshot that was current at a time.
+
+        ``version`` is the id of a snapshot, or a tag or branch of the lake table.
+        """
+        return Scan(LakeSource(self._table, version, timestamp_ms)).scan(columns=columns, filter=filter, limit=limit)
+
     def to_arrow(
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | Sequence[Any] | None = None,
+        filter: FilterLike | None = None,
         as_of_snapshot: int | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
@@ -92,17 +116,8 @@ class LakeView:
 
         Raises the errors of `Table.to_arrow`, and `SnapshotExpiredError` for an unknown snapshot.
         """
-        state = self._table.refresh()
-        projection = Projection.of(state.schema, columns, parse_filter(filter))
-        plan = plan_lake(
-            self._table,
-            state,
-            projection,
-            as_of_snapshot=as_of_snapshot,
-            as_of_timestamp_ms=as_of_timestamp_ms,
-        )
-        tables = read_tables(self._table, plan, filter=projection.filter, node=projection.node)
-        return projection.joined([projection.finish(rows) for rows in tables])
+        scan = self.scan(columns=columns, filter=filter, version=as_of_snapshot, timestamp_ms=as_of_timestamp_ms)
+        return scan.to_arrow()
 
     def _current(self) -> LakeTable:
         """Return the lake with the latest state, because other processes may have altered the table.
@@ -129,9 +144,7 @@ class LakeView:
         """
         return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
 
-    def optimize(
-        self, order_by: str, *, filter: pc.Expression | Sequence[Any] | None = None, dry_run: bool = False
-    ) -> CompactReport:
+    def optimize(self, order_by: str, *, filter: FilterLike | None = None, dry_run: bool = False) -> CompactReport:
         """Cluster the rows of files by columns, so that queries that filter on them skip most files.
 
         Each file gets a range of the order, per bucket and partition. It commits about a gigabyte at a time. Files that
@@ -147,7 +160,7 @@ class LakeView:
         commits are kept), `LakeMismatchError`, `CommitStateUnknownError`.
         """
         lake = self._current()
-        return optimize(self._table, lake, order_by, chosen=parse_filter(filter), dry_run=dry_run)
+        return optimize(self._table, lake, order_by, chosen=parse_condition(filter), dry_run=dry_run)
 
     def expire_snapshots(
         self, *, retain_last: int = SNAPSHOTS_KEPT, older_than_ms: int | None = None, dry_run: bool = False

@@ -7,32 +7,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, SchemaMismatchError, quote
+from streamhouse_spark.core.progress import track_rows
+from streamhouse_spark.errors import (
+    InvalidOptionError,
+    MissingExtraError,
+    SchemaMismatchError,
+    SnapshotExpiredError,
+    quote,
+)
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    import datafusion
     import duckdb
     import pandas as pd
     import polars as pl
+    import pyarrow.dataset as ds
 
-    from streamhouse_spark.expressions.filters import Projection
+    from streamhouse_spark.expressions.filters import Filter, FilterLike, Projection
+    from streamhouse_spark.log.state import TableState
     from streamhouse_spark.read.read_snapshot import ReadSnapshot
-    from streamhouse_spark.read.scan_planning import ScanSources
+    from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources
     from streamhouse_spark.schema.table_schema import TableSchema
 
 HEAD_ROWS = 10
-_NO_LIMIT = 2**62
-"""More rows than a table has."""
+_ID_DIGITS_MAX = 20
+"""Digits of a lake snapshot's id; Python does not print much larger numbers."""
 
 T = TypeVar("T")
+
+
+class ArrowStream(Protocol):
+    """An object with Arrow's C stream: frames, tables, readers, and results of queries."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
+
+
+RowsLike: TypeAlias = "ArrowStream | pd.DataFrame | Sequence[Mapping[str, Any]]"
+"""Rows to write, as users give them."""
 
 
 @validates_arguments()
@@ -45,8 +66,14 @@ class Scannable(ABC):
         """The columns of the rows."""
 
     @abstractmethod
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
+    ) -> Scan:
         """Return a lazy scan, see `Scan`."""
+
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pa.Table:
+        """Read all rows. ``columns`` and ``filter`` are as for `scan`."""
+        return self.scan(columns=columns, filter=filter).to_arrow()
 
     def head(self, rows: int = HEAD_ROWS) -> pa.Table:
         """Read the first rows, in no particular order.
@@ -56,29 +83,29 @@ class Scannable(ABC):
         """
         return self.scan().limit(rows).to_arrow()
 
-    def count(self) -> int:
+    def count(self, *, filter: FilterLike | None = None) -> int:
         """Count the rows: from metadata alone, unless rows have to be merged, filtered or found deleted.
 
         >>> orders.count()
         2
         """
-        return self.scan().count()
+        return self.scan(filter=filter).count()
 
-    def to_pandas(self) -> pd.DataFrame:
-        """Read all rows into a pandas frame.
+    def to_pandas(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pd.DataFrame:
+        """Read all rows into a pandas frame. ``columns`` and ``filter`` are as for `scan`.
 
-        >>> len(orders.to_pandas())
-        2
+        >>> len(orders.to_pandas(filter="amount > 5"))
+        1
         """
-        return self.scan().to_pandas()
+        return self.scan(columns=columns, filter=filter).to_pandas()
 
-    def to_polars(self) -> pl.DataFrame:
-        """Read all rows into a polars frame.
+    def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
+        """Read all rows into a polars frame. ``columns`` and ``filter`` are as for `scan`.
 
-        >>> orders.to_polars().height
-        2
+        >>> orders.to_polars(columns=["id"]).shape
+        (2, 1)
         """
-        return self.scan().to_polars()
+        return self.scan(columns=columns, filter=filter).to_polars()
 
     def to_duckdb(self, name: str, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
         """Register the rows as a view of a DuckDB connection, by default a new one in memory, and return it.
@@ -98,6 +125,39 @@ class Scannable(ABC):
             raise InvalidOptionError(f"name {quote(name)} cannot be a view of DuckDB: {error}; give another") from error
         return to
 
+    def to_datafusion(self, name: str, context: datafusion.SessionContext | None = None) -> datafusion.SessionContext:
+        """Register the rows as a table of a DataFusion session, by default a new one, and return it.
+
+        Each query reads the latest rows of these columns, as with `to_duckdb`.
+
+        >>> orders.to_datafusion("o").sql("SELECT sum(amount) AS s FROM o").to_pylist()
+        [{'s': 13.5}]
+        """
+        library = require_library("datafusion")
+        if context is not None and not isinstance(context, library.SessionContext):
+            raise InvalidOptionError(f"context is {quote(context)}, expected a SessionContext of DataFusion")
+        to: datafusion.SessionContext = library.SessionContext() if context is None else context
+        rows = self.to_arrow_dataset()
+        if any(_has_floats(field.type) for field in rows.schema):  # as in `create_duckdb_view`
+            to.register_dataset(f"{name}$rows", rows)
+            terms = ", ".join(_select_terms(rows.schema))
+            to.sql(f"CREATE VIEW {quote_name(name)} AS SELECT {terms} FROM {quote_name(name + '$rows')}")  # noqa: S608
+        else:
+            to.register_dataset(name, rows)
+        return to
+
+    def to_arrow_dataset(self) -> ds.Dataset:
+        """Return the rows as a pyarrow dataset, for engines that push columns and filters down into one.
+
+        Each scanner reads the latest rows of these columns. Filters compare as Arrow does.
+
+        >>> orders.to_arrow_dataset().to_table(columns=["id"], filter=pc.field("amount") > 5).to_pylist()
+        [{'id': 1}]
+        """
+        from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
+
+        return ScanDataset(FixedColumns(self.scan()))
+
     def __arrow_c_schema__(self) -> object:
         return self.scan().schema.__arrow_c_schema__()
 
@@ -114,6 +174,20 @@ class FixedColumns:
     def __init__(self, scan: Scan) -> None:
         self.schema = scan.schema
         self.scan = scan.select(*self.schema.names)
+
+    def __repr__(self) -> str:
+        return repr(self.scan)
+
+    @property
+    def is_limited(self) -> bool:
+        return self.scan.max_rows is not None
+
+    def filtered(self, filter: FilterLike) -> FixedColumns:
+        return FixedColumns(self.scan.filter(filter))
+
+    def read(self, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> Iterator[pa.RecordBatch]:
+        """Read columns of the rows that match a filter. The scan is planned when the first batch is asked for."""
+        yield from self.open(self.scan.scan(columns=columns, filter=filter))
 
     def open(self, scan: Scan) -> pa.RecordBatchReader:
         """Open a scan. Raises `SchemaMismatchError` if a column was dropped or has another type than in the schema."""
@@ -136,14 +210,28 @@ class FixedColumns:
 def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: Scan) -> None:
     """Create a temporary view of a scan, which every query of it reads anew. Raises DuckDB's errors for the name.
 
-    DuckDB lets Arrow evaluate filters, and to Arrow NaN is greater than nothing, while DuckDB orders it above all
-    numbers. It pushes no filter through a limit, but columns.
+    DuckDB lets the dataset select columns and evaluate filters, as Arrow does. To Arrow NaN is greater than nothing,
+    while DuckDB orders it above all numbers, so columns with floating-point numbers are hidden from such filters.
     """
-    rows = FixedColumns(scan)
+    from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
+
+    rows = ScanDataset(FixedColumns(scan))
     if any(_has_floats(field.type) for field in rows.schema):
-        connection.from_arrow(rows).limit(_NO_LIMIT).create_view(name, replace=True)
+        connection.from_arrow(rows).project(", ".join(_select_terms(rows.schema))).create_view(name, replace=True)
     else:
         connection.register(name, rows)
+
+
+def _select_terms(schema: pa.Schema) -> Iterator[str]:
+    """Return SQL of all columns, in which those with floating-point numbers are no plain columns."""
+    for field in schema:
+        name = quote_name(field.name)
+        yield f"coalesce({name}, NULL) AS {name}" if _has_floats(field.type) else name
+
+
+def quote_name(name: str) -> str:
+    """Return a name as DuckDB and DataFusion quote it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _has_floats(data_type: pa.DataType) -> bool:
@@ -155,6 +243,8 @@ def _has_floats(data_type: pa.DataType) -> bool:
 class RowSource(ABC):
     """What a scan reads: a table, at a version perhaps, or a view."""
 
+    name: str
+
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
@@ -162,16 +252,16 @@ class RowSource(ABC):
 
     @abstractmethod
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the scan's columns and the rows that match its filters. Bounded memory, except for views."""
+        """Return the scan's columns and the rows that match its filters. Bounded memory, except for system tables."""
 
     def read(self, scan: Scan) -> pa.Table:
         """Read all rows that match the scan's filters."""
         schema, batches = self.open(scan)
         return pa.Table.from_batches(batches, schema)
 
-    def count(self, scan: Scan) -> int:
-        """Count the rows that match the scan's filters."""
-        return sum(batch.num_rows for batch in self.open(replace(scan, columns=()))[1])
+    def count_by_metadata(self) -> int | None:
+        """Count all rows by metadata; None if only a read can tell."""
+        return None
 
     def plan(self, scan: Scan) -> ScanSummary:  # noqa: ARG002 - a view's plan does not depend on the filter
         raise InvalidOptionError("a view is not planned: its rows are read, and filtered afterwards; scan the table")
@@ -215,7 +305,7 @@ class Scan(Scannable):
     source: RowSource
     columns: tuple[str, ...] | None = None
     """The columns to return, in order; None for all."""
-    filters: tuple[Any, ...] = ()
+    filters: tuple[FilterLike, ...] = ()
     """Filters that must all hold, as the caller gave them."""
     max_rows: int | None = None
 
@@ -226,7 +316,14 @@ class Scan(Scannable):
 
         return filter_and_project(self.source.schema.empty_table(), self.columns, None).schema
 
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
+    def __repr__(self) -> str:
+        filters = "".join(f", filter {quote(condition)}" for condition in self.filters)
+        limit = "" if self.max_rows is None else f", limit {self.max_rows}"
+        return f"Scan({self.source.name}: {'*' if self.columns is None else ', '.join(self.columns)}{filters}{limit})"
+
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
+    ) -> Scan:
         """Return this scan, narrowed."""
         scan = self if columns is None else replace(self, columns=tuple(columns))
         scan = scan if filter is None else scan.filter(filter)
@@ -236,11 +333,15 @@ class Scan(Scannable):
         """Return only these columns, in this order."""
         return replace(self, columns=columns)
 
-    def filter(self, condition: Any) -> Scan:
+    def filter(self, condition: FilterLike) -> Scan:
         """Return only rows that also match the condition.
 
-        ``condition`` is SQL text such as ``"amount > 5 AND day = 'mon'"``, a ``pyarrow.compute`` expression, or a list
-        of ``(column, operator, value)``. It prunes lake files and log segments.
+        ``condition`` is SQL text such as ``"amount > 5 AND day = 'mon'"``, a ``pyarrow.compute`` expression, a list of
+        ``(column, operator, value)`` that must all hold, or a list of such lists of which one must, as pyarrow and
+        pandas take them. It prunes lake files and log segments. Null matches no comparison, as in SQL.
+
+        >>> orders.scan().filter([[("amount", ">", 5), ("day", "=", "mon")], [("id", "in", [2, 3])]]).count()
+        2
         """
         return replace(self, filters=(*self.filters, condition))
 
@@ -256,33 +357,41 @@ class Scan(Scannable):
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible filter, and while
         rows are read `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
         """
+        return pa.RecordBatchReader.from_batches(*self._open())
+
+    def _open(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         schema, batches = self.source.open(self)
-        return pa.RecordBatchReader.from_batches(
-            schema, batches if self.max_rows is None else _take(batches, self.max_rows)
-        )
+        return schema, batches if self.max_rows is None else _take(batches, self.max_rows)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Iterate over Arrow batches, as `to_arrow_batch_reader`."""
         yield from self.to_arrow_batch_reader()
 
-    def to_arrow(self) -> pa.Table:
-        """Read all rows, lake files in parallel. Lake rows come first."""
-        return self.source.read(self) if self.max_rows is None else self.to_arrow_batch_reader().read_all()
+    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pa.Table:
+        """Read all rows, lake files in parallel. Lake rows come first. ``columns`` and ``filter`` narrow the scan."""
+        scan = self.scan(columns=columns, filter=filter)
+        return scan.source.read(scan) if scan.max_rows is None else scan.to_arrow_batch_reader().read_all()
 
-    def to_pandas(self) -> pd.DataFrame:
+    def to_pandas(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pd.DataFrame:
         """Read all rows into a pandas frame. Raises `MissingExtraError` without pandas."""
         require_library("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow(columns=columns, filter=filter).to_pandas()
         return frame
 
-    def to_polars(self) -> pl.DataFrame:
+    def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
         """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
-        frame: pl.DataFrame = require_library("polars").from_arrow(self.to_arrow())
+        library = require_library("polars")
+        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter))
         return frame
 
-    def count(self) -> int:
-        """Count the rows, from metadata alone where that is exact."""
-        num_rows = self.source.count(self)
+    def count(self, *, filter: FilterLike | None = None) -> int:
+        """Count the rows, from metadata alone where that is exact. With a limit, no further rows are read."""
+        if filter is not None:
+            return self.filter(filter).count()
+        num_rows = None if self.filters else self.source.count_by_metadata()
+        if num_rows is None:
+            batches = replace(self, columns=())._open()[1]  # noqa: SLF001 - our own
+            num_rows = sum(batch.num_rows for batch in track_rows(batches, f"count {self.source.name}", None))
         return num_rows if self.max_rows is None else min(num_rows, self.max_rows)
 
     def plan(self) -> ScanSummary:
@@ -294,8 +403,8 @@ class Scan(Scannable):
         return str(self.plan())
 
 
-class TableSource(RowSource):
-    """The union read of a table: its latest state, a version (a commit number or a tag), or the state at a time."""
+class PlannedSource(RowSource):
+    """Rows in lake files and log segments, which are planned before they are read."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
         if version is not None and timestamp_ms is not None:
@@ -305,62 +414,98 @@ class TableSource(RowSource):
         self._timestamp_ms = timestamp_ms
 
     @property
-    def schema(self) -> pa.Schema:
-        return self._snapshot()[1].state.schema.arrow
+    def name(self) -> str:  # type: ignore[override]
+        version = "" if self._version is None else f" at version {quote(self._version)}"
+        return f"{self._table.name}{version}" + ("" if self._timestamp_ms is None else f" at {self._timestamp_ms} ms")
+
+    @property
+    def is_of_version(self) -> bool:
+        """Whether the user chose the state, so that no other state may replace it."""
+        return self._version is not None or self._timestamp_ms is not None
+
+    @abstractmethod
+    def read_planned(self, scan: Scan, read: Callable[[PlannedScan], T]) -> T:
+        """Plan a scan and read it. If its lake snapshot expired meanwhile, plan and read again, by another one."""
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
-        table, snapshot = self._snapshot()
-        projection = _project(scan, snapshot.state.schema)
-
-        def read(chosen: ReadSnapshot) -> Iterator[pa.RecordBatch]:
-            plan = _plan(table, chosen, projection).plan(table)
-            batches = read_batches(table, plan, filter=projection.filter, node=projection.node)
+        def read(planned: PlannedScan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+            projection = planned.projection
+            plan = planned.sources.plan(planned.table)
+            batches = read_batches(planned.table, plan, filter=projection.filter, node=projection.node)
             first = next(batches, None)  # an expired snapshot shows here, while another can take its place
-            return iter(()) if first is None else chain((first,), batches)
+            return projection.schema, map(projection.finish, chain(() if first is None else (first,), batches))
 
-        return projection.schema, map(projection.finish, self._with_fallback(table, snapshot, projection, read))
+        return self.read_planned(scan, read)
 
     def read(self, scan: Scan) -> pa.Table:
-        from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
+        from streamhouse_spark.read.scan_executor import read_tables
 
-        table, snapshot = self._snapshot()
-        projection = _project(scan, snapshot.state.schema)
-        return self._with_fallback(
-            table, snapshot, projection, lambda chosen: read_snapshot_rows(table, chosen, projection)
-        )
+        def read(planned: PlannedScan) -> pa.Table:
+            projection = planned.projection
+            plan = planned.sources.plan(planned.table)
+            tables = read_tables(planned.table, plan, filter=projection.filter, node=projection.node)
+            total = None if scan.filters else planned.sources.count_rows()
+            tables = track_rows(tables, f"read {self.name}", total, planned.table.world.clock)
+            return projection.joined([projection.finish(rows) for rows in tables])
 
-    def count(self, scan: Scan) -> int:
-        table, snapshot = self._snapshot()
-        if not scan.filters:
-            projection = _project(replace(scan, columns=()), snapshot.state.schema)
-            count = self._with_fallback(
-                table, snapshot, projection, lambda chosen: _plan(table, chosen, projection).count_rows()
-            )
-            if count is not None:
-                return count
-        return super().count(scan)
+        return self.read_planned(scan, read)
+
+    def count_by_metadata(self) -> int | None:
+        return self.read_planned(Scan(self, columns=()), lambda planned: planned.sources.count_rows())
 
     def plan(self, scan: Scan) -> ScanSummary:
-        from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
         from streamhouse_spark.read.scan_tasks import count_segments, log_splits
 
-        table, snapshot = self._snapshot()
-        request = ScanRequest.of(_project(scan, snapshot.state.schema))
-        sources = plan_scan(table, snapshot, request)
-        plan, files = sources.plan(table), sources.lake.files if sources.lake is not None else ()
-        return ScanSummary(
-            table.name,
-            snapshot.state.version,
-            sources.lake.snapshot.id if sources.lake is not None else None,
-            tuple(file.location for file in files),
-            sum(file.size_bytes for file in files),
-            count_segments(plan),
-            sum(split.size_bytes for split in log_splits(plan)),
-            request.pruning.num_skipped,
-            sources.count_rows(),
-        )
+        def read(planned: PlannedScan) -> ScanSummary:
+            sources = planned.sources
+            plan, files = sources.plan(planned.table), sources.lake.files if sources.lake is not None else ()
+            return ScanSummary(
+                planned.table.name,
+                sources.state.version,
+                sources.lake.snapshot.id if sources.lake is not None else None,
+                tuple(file.location for file in files),
+                sum(file.size_bytes for file in files),
+                count_segments(plan),
+                sum(split.size_bytes for split in log_splits(plan)),
+                planned.request.pruning.num_skipped,
+                sources.count_rows(),
+            )
+
+        return self.read_planned(scan, read)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedScan:
+    table: TableHandle
+    """The table that had the name at the version."""
+    projection: Projection
+    request: ScanRequest
+    sources: ScanSources
+
+
+class TableSource(PlannedSource):
+    """The union read of a table: its latest state, a version (a commit number or a tag), or the state at a time."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._snapshot()[1].state.schema.arrow
+
+    def read_planned(self, scan: Scan, read: Callable[[PlannedScan], T]) -> T:
+        from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
+        from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
+
+        table, initial = self._snapshot()
+        projection = _project(scan, initial.state.schema)
+
+        def read_snapshot(snapshot: ReadSnapshot) -> T:
+            request = ScanRequest.of(projection)
+            return read(PlannedScan(table, projection, request, plan_scan(table, snapshot, request)))
+
+        if self.is_of_version:
+            return read_snapshot(initial)
+        return read_with_fallback(table, initial, InitialSchema(projection.read_columns), read_snapshot)
 
     def _snapshot(self) -> tuple[TableHandle, ReadSnapshot]:
         """Return the read snapshot, and the table that had the name then."""
@@ -377,70 +522,101 @@ class TableSource(RowSource):
             return table, take_historical_snapshot(table, state, self._timestamp_ms)
         return self._table, take_latest_snapshot(state)
 
-    def _with_fallback(
-        self, table: TableHandle, snapshot: ReadSnapshot, projection: Projection, read: Callable[[ReadSnapshot], T]
-    ) -> T:
-        from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 
-        if self._version is not None or self._timestamp_ms is not None:
-            return read(snapshot)
-        return read_with_fallback(table, snapshot, InitialSchema(projection.read_columns), read)
+class LakeSource(PlannedSource):
+    """The rows of a lake snapshot: the latest, one of an id, tag or branch of the lake, or that of a time."""
 
+    def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
+        super().__init__(table, version, timestamp_ms)
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int | str | np.integer)):
+            raise InvalidOptionError(
+                f"version of {table.name}$lake is {quote(version)}, expected the id of a snapshot, a tag or a branch"
+            )
 
-class LakeSource(RowSource):
-    """The rows of the latest lake snapshot."""
-
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return super().name.replace(self._table.name, f"{self._table.name}$lake", 1)
 
     @property
     def schema(self) -> pa.Schema:
         return self._table.refresh().schema.arrow
 
-    def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        from streamhouse_spark.read.scan_executor import read_batches
-        from streamhouse_spark.read.scan_planning import plan_lake
+    def read_planned(self, scan: Scan, read: Callable[[PlannedScan], T]) -> T:
+        from streamhouse_spark.read.scan_planning import ScanRequest, ScanSources, scan_lake
+        from streamhouse_spark.read.snapshot_fallback import FALLBACKS_MAX
 
-        state = self._table.refresh()
+        table, state = self._table, self._table.refresh()
         projection = _project(scan, state.schema)
-        plan = plan_lake(self._table, state, projection)
-        batches = read_batches(self._table, plan, filter=projection.filter, node=projection.node)
-        return projection.schema, map(projection.finish, batches)
+        for attempt in count():
+            try:
+                snapshot_id, request = self._find_snapshot(state), ScanRequest.of(projection)
+                lake = None if snapshot_id is None else scan_lake(table, state, snapshot_id, request)
+                return read(PlannedScan(table, projection, request, ScanSources(state, request.schema(state), lake)))
+            except SnapshotExpiredError:
+                if self.is_of_version or attempt == FALLBACKS_MAX:
+                    raise
+        raise AssertionError
+
+    def _find_snapshot(self, state: TableState) -> int | None:
+        """Return the snapshot's id; None before the first tiering round."""
+        from streamhouse_spark.lake.snapshot_history import require_metadata
+
+        lake, version = self._table.open_lake().with_state(state), self._version
+        if self._timestamp_ms is not None:
+            return lake.snapshot_as_of(self._timestamp_ms).id
+        if isinstance(version, str) and not (version.strip().isdecimal() and len(version) < _ID_DIGITS_MAX):
+            return lake.snapshot_by_name(version.strip()).id
+        if version is not None:
+            return lake.snapshot(max(-1, min(int(version), 10**_ID_DIGITS_MAX))).id
+        newest = lake.newest()
+        require_metadata(state, lake, newest)
+        return None if newest is None else newest.id
+
+
+class _HasSchema(Protocol):
+    @property
+    def schema(self) -> pa.Schema: ...
 
 
 class ViewSource(RowSource):
-    """A view, whose rows are filtered after they are read."""
+    """A view, whose rows are filtered after they are read.
 
-    def __init__(self, view: Scannable, open_reader: Callable[[], pa.RecordBatchReader]) -> None:
-        self._view = view
+    ``open_reader`` is given the columns that the scan needs, None for all of them, and may read more.
+    """
+
+    def __init__(
+        self, name: str, rows: _HasSchema, open_reader: Callable[[Collection[str] | None], pa.RecordBatchReader]
+    ) -> None:
+        self.name = name
+        self._rows = rows
         self._open_reader = open_reader
 
     @property
     def schema(self) -> pa.Schema:
-        return self._view.schema
+        return self._rows.schema
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.expressions.filters import filter_and_project
         from streamhouse_spark.expressions.where import combine_filters
 
-        reader = self._open_reader()
-        filter_ = combine_filters(scan.filters, reader.schema)
+        filter_ = combine_filters(scan.filters)
+        reader = self._open_reader(self._find_columns(scan, filter_))
         schema = filter_and_project(reader.schema.empty_table(), scan.columns, filter_).schema
         tables = (filter_and_project(pa.Table.from_batches([batch]), scan.columns, filter_) for batch in reader)
         return schema, (batch for table in tables for batch in table.to_batches())
+
+    def _find_columns(self, scan: Scan, filter_: Filter | None) -> Collection[str] | None:
+        bound = None if filter_ is None else filter_.bind(self.schema)
+        if scan.columns is None or (bound is not None and bound.columns is None):
+            return None
+        return {*scan.schema.names, *(bound.columns or () if bound is not None else ())}
 
 
 def _project(scan: Scan, schema: TableSchema) -> Projection:
     from streamhouse_spark.expressions.filters import Projection
     from streamhouse_spark.expressions.where import combine_filters
 
-    return Projection.of(schema, scan.columns, combine_filters(scan.filters, schema.arrow))
-
-
-def _plan(table: TableHandle, snapshot: ReadSnapshot, projection: Projection) -> ScanSources:
-    from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
-
-    return plan_scan(table, snapshot, ScanRequest.of(projection))
+    return Projection.of(schema, scan.columns, combine_filters(scan.filters))
 
 
 def _take(batches: Iterator[pa.RecordBatch], max_rows: int) -> Iterator[pa.RecordBatch]:

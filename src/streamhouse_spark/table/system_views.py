@@ -1,16 +1,16 @@
-"""Read-only views of a table, which are named by a ``$`` suffix, and `Inspect`, which reads system tables."""
+"""Read-only views of a table, named by a ``$`` suffix, and `Table.inspect`, which reads system tables."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
-from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError
+from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError, count_of
 from streamhouse_spark.log.archive.pages import usable_archive
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
@@ -19,10 +19,12 @@ from streamhouse_spark.read.change_rows import binlog_batches, binlog_schema
 from streamhouse_spark.read.offset_scan import plan_archived_changes
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask, ScanPlan, ScanTask
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.table.scan import LakeSource, Scan, Scannable, ViewSource
+from streamhouse_spark.schema.table_schema import TableSchema
+from streamhouse_spark.table.scan import Scan, Scannable, ViewSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
     from streamhouse_spark.log.state import TableState
 
 CHANGELOG = "changelog"
@@ -34,21 +36,26 @@ PARTITIONS = "partitions"
 
 @validates_arguments(unless=("read",))
 class Inspect:
-    """The system tables of a table; see `Table.inspect`. Each method reads the latest state."""
+    """System tables of one table. Each method reads the latest state and returns one system table.
+
+    The columns are those of `SYSTEM_TABLES`, or of `partitions_schema`.
+    """
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
 
+    def __repr__(self) -> str:
+        return f"Inspect({self._table.name})"
+
     def read(self, name: str) -> pa.Table:
-        """Return the system table ``$<name>``. Raises `InvalidNameError` for an unknown name."""
         return SystemTables(self._table.storage, self._table.refresh()).read(name)
 
     def buckets(self) -> pa.Table:
-        """Return the start and end of the log, the lake offset and the lag of each bucket."""
+        """Return log start and end, lake offset and lag of each bucket."""
         return self.read("buckets")
 
     def segments(self) -> pa.Table:
-        """Return the live segments of the hot log. ``file`` is null for inline rows."""
+        """Return the live segments of the hot log; ``file`` is null for inline rows."""
         return self.read("segments")
 
     def commits(self) -> pa.Table:
@@ -56,18 +63,18 @@ class Inspect:
         return self.read("commits")
 
     def history(self, limit: int | None = None) -> pa.Table:
-        """Return the latest ``limit`` commits, or all that are retained, with operation and author, oldest first.
+        """Return the retained commits with operation and author, oldest first, at most the latest ``limit``.
 
         Raises `InvalidOptionError` for an invalid limit.
         """
         if limit is not None and limit < 1:
-            raise InvalidOptionError(f"limit is {limit}, expected at least 1")
+            raise InvalidOptionError(f"limit must be at least 1, got {limit}")
         return SystemTables(self._table.storage, self._table.refresh(), limit).read("history")
 
     def partitions(self) -> pa.Table:
-        """Return the number of rows of each partition in log and lake. The first columns are the partition columns.
+        """Return the row counts of each partition in log and lake; the first columns are the partition columns.
 
-        Raises `InvalidNameError` for an unpartitioned table.
+        See `partitions_table.partition_table`. Raises `InvalidNameError` for an unpartitioned table.
         """
         return open_view(self._table, PARTITIONS).to_arrow()
 
@@ -80,47 +87,37 @@ class Inspect:
         return self.read("refs")
 
     def schemas(self) -> pa.Table:
-        """Return the current and earlier columns, as Spark DDL."""
         return self.read("schemas")
 
     def options(self) -> pa.Table:
-        """Return the properties of the table."""
+        """Return the table's properties."""
         return self.read("options")
 
     def tiering(self) -> pa.Table:
-        """Return the offsets of each bucket in the recorded lake snapshots."""
+        """Return the recorded lake snapshots and the offsets that they hold."""
         return self.read("tiering")
 
 
-class TableView(Protocol):
-    """A readable table or view."""
-
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table: ...
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan: ...
-
-
-def open_view(table: TableHandle, suffix: str) -> TableView:
-    """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
+def open_view(table: TableHandle, suffix: str) -> Scannable:
+    """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
     if suffix in SYSTEM_TABLES:
         return _SystemView(table, suffix)
     if suffix == CHANGELOG:
-        return _ChangelogView(table)
+        return _ChangelogView(table, suffix)
     if suffix == PARTITIONS and table.state.partition_by:
-        return _PartitionsView(table)
+        return _PartitionsView(table, suffix)
     if suffix == BINLOG and table.state.primary_key:
-        return _BinlogView(table)
+        return _BinlogView(table, suffix)
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
                 f"available: {', '.join(_list_suffixes(table))}",
             )
+        from streamhouse_spark.table.lake import LakeView
+
         require_no_branch(table.state, "reading the lake alone")
-        return _LakeRowsView(table) if suffix == LAKE else _LakeMetadataView(table, suffix.removeprefix(LAKE_PREFIX))
+        return LakeView(table) if suffix == LAKE else _LakeMetadataView(table, suffix)
     _reject(table, suffix)
 
 
@@ -133,10 +130,10 @@ def _list_suffixes(table: TableHandle) -> list[str]:
 
 def _reject(table: TableHandle, suffix: str) -> NoReturn:
     if suffix == BINLOG:
-        raise InvalidNameError(f"{table.name}${suffix}: only primary-key tables have ${suffix}; use $changelog")
+        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
     if suffix == PARTITIONS:
         raise InvalidNameError(
-            f"{table.name}${suffix}: the table is not partitioned by columns; use $buckets to see where its rows are"
+            f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
         )
     raise InvalidNameError(
         f"{table.name}${suffix}: unknown suffix ${suffix}; available: {', '.join(_list_suffixes(table))}"
@@ -147,35 +144,39 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 class _View(Scannable):
     """A view whose rows are filtered after they are read."""
 
-    def __init__(self, table: TableHandle) -> None:
+    def __init__(self, table: TableHandle, suffix: str) -> None:
         self._table = table
+        self._suffix = suffix
+
+    def __repr__(self) -> str:
+        return f"View({self._table.name}${self._suffix}: {count_of(len(self.schema), 'column')})"
 
     @abstractmethod
     def _open(self) -> pa.RecordBatchReader:
         """Read the rows of the latest state."""
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        return self.scan(columns=columns, filter=filter).to_arrow()
+    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:  # noqa: ARG002 - they are few
+        """Read at least these columns of the rows, by default all."""
+        return self._open()
 
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(ViewSource(self, self._open)).scan(columns=columns, filter=filter, limit=limit)
+    def scan(
+        self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
+    ) -> Scan:
+        source = ViewSource(f"{self._table.name}${self._suffix}", self, self._open_columns)
+        return Scan(source).scan(columns=columns, filter=filter, limit=limit)
 
 
 class _SystemView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
-        super().__init__(table)
-        self._name = name
-
     @property
     def schema(self) -> pa.Schema:
-        return SYSTEM_TABLES[self._name]
+        return SYSTEM_TABLES[self._suffix]
 
     def _open(self) -> pa.RecordBatchReader:
-        return SystemTables(self._table.storage, self._table.refresh()).read(self._name).to_reader()
+        return SystemTables(self._table.storage, self._table.refresh()).read(self._suffix).to_reader()
 
 
 class _PartitionsView(_View):
-    """The number of rows of each partition; see `partitions_table`."""
+    """Row counts of each partition, see `partitions_table`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -190,20 +191,24 @@ class _PartitionsView(_View):
 
 
 class _ChangelogView(_View):
-    """All changes with type, offset and commit time; see `changelog_batches`."""
+    """All changes with type, offset and commit time, see `changelog_batches`."""
 
     @property
     def schema(self) -> pa.Schema:
         return with_fields(CHANGELOG_FIELDS, self._table.refresh().schema.arrow)
 
     def _open(self) -> pa.RecordBatchReader:
+        return self._open_columns(None)
+
+    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:
         state = self._table.refresh()
-        schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
-        return pa.RecordBatchReader.from_batches(schema, changelog_batches(self._table, state))
+        read = state.schema.of_names(columns)
+        batches = changelog_batches(self._table, state, read)
+        return pa.RecordBatchReader.from_batches(with_fields(CHANGELOG_FIELDS, read.arrow), batches)
 
 
 class _BinlogView(_View):
-    """All changes with pre-image and post-image; see `binlog_batches`."""
+    """All changes with the row before and after, see `binlog_batches`."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -217,11 +222,11 @@ class _BinlogView(_View):
 
 
 class _LakeMetadataView(_View):
-    def __init__(self, table: TableHandle, name: str) -> None:
+    def __init__(self, table: TableHandle, suffix: str) -> None:
         from streamhouse_spark.table.lake import LakeView
 
-        super().__init__(table)
-        self._rows = LakeView(table).metadata(name)
+        super().__init__(table, suffix)
+        self._rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
 
     @property
     def schema(self) -> pa.Schema:
@@ -231,42 +236,26 @@ class _LakeMetadataView(_View):
         return self._rows.to_reader()
 
 
-@validates_arguments()
-class _LakeRowsView(Scannable):
-    def __init__(self, table: TableHandle) -> None:
-        self._table = table
+def changelog_batches(
+    table: TableHandle, state: TableState, columns: TableSchema | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read all changes of a state by the state's columns or some of them, each bucket in offset order.
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._table.refresh().schema.arrow
+    A log table has inserts only, until rows are deleted or dropped with a partition. Then its changes start at the
+    first commit after which all are retained, and the inserts come first. For a primary-key table these are the changes
+    in the hot log and the archive, because the lake only has rows.
 
-    def to_arrow(self, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
-        from streamhouse_spark.table.lake import LakeView
-
-        return LakeView(self._table).to_arrow(columns=columns, filter=filter)
-
-    def scan(self, *, columns: Sequence[str] | None = None, filter: Any = None, limit: int | None = None) -> Scan:
-        return Scan(LakeSource(self._table)).scan(columns=columns, filter=filter, limit=limit)
-
-
-def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.RecordBatch]:
-    """Read all retained changes, with the columns of ``state``, each bucket in offset order.
-
-    In a log table without deleted or dropped rows, all changes are inserts. Trimmed rows are read from the lake, with
-    null commit times; without a lake the changelog starts at the log start offset. If rows were deleted or dropped, the
-    changelog starts at the commit since which all changes are retained, with the inserts first. The changes of a
-    primary-key table are in the log and the archive, because the lake has only rows.
-
-    Raises `OffsetsTrimmedError`, before the first row of the bucket, if trimmed rows are missing from the lake.
+    Trimmed rows of a log table without deletions are read from the lake, with null commit times. Without a lake the
+    changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
+    first row of that bucket.
     """
     from streamhouse_spark.read.change_feed.planning import plan_changelog_rows
     from streamhouse_spark.read.offset_scan import has_lost_rows
     from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
 
+    schema = columns or state.schema
     if has_lost_rows(state):
-        commit_plan = ScanPlan(
-            table.name, table.uuid, state.schema, plan_changelog_rows(table, state, state.version).tasks
-        )
+        commit_plan = ScanPlan(table.name, table.uuid, schema, plan_changelog_rows(table, state, state.version).tasks)
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
     archive = usable_archive(state)
@@ -276,7 +265,7 @@ def changelog_batches(table: TableHandle, state: TableState) -> Iterator[pa.Reco
         tasks: list[ScanTask] = [*plan_archived_changes(state, archive, bucket), log_task]
         if log.start > first and state.lake is not None and not state.primary_key:
             tasks.insert(0, _plan_lake_task(table, state, bucket, OffsetRange(first, log.start)))
-        plan = ScanPlan(table.name, table.uuid, state.schema, tuple(tasks))
+        plan = ScanPlan(table.name, table.uuid, schema, tuple(tasks))
         yield from read_batches(table, plan, CHANGELOG_FIELDS)
 
 
@@ -284,6 +273,6 @@ def _plan_lake_task(table: TableHandle, state: TableState, bucket: int, trimmed:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
-            "in the lake; use table.tail(start='earliest') to read the log alone",
+            "in the lake; table.tail(start='earliest') reads what the log holds",
         )
     return OffsetsScanTask(bucket, trimmed, 0)

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
 from streamhouse_spark.errors import InvalidOptionError, count_of
+from streamhouse_spark.log.catalog.branches import find_branch
 from streamhouse_spark.log.consumers import LogPosition, consumer_position, move_consumer
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
-from streamhouse_spark.table.scan import Scan, Scannable, TableSource
+from streamhouse_spark.table.scan import RowsLike, Scan, Scannable, TableSource
 from streamhouse_spark.table_handle import TableHandle
 
 if TYPE_CHECKING:
+    from streamhouse_spark.expressions.filters import FilterLike
     from streamhouse_spark.lookup.batch_lookup import BatchLookup
     from streamhouse_spark.lookup.point_lookup import PointLookup
     from streamhouse_spark.read.follow import Follower
@@ -128,13 +129,14 @@ class Table(TableHandle, Scannable):
 
     # -- writing --------------------------------------------------------------------------------------------------
 
-    def append(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+    def append(self, rows: RowsLike, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Append rows to a log table, all or none, and return their offsets.
 
-        When the call returns, the rows are durable and visible to all readers.
+        When the call returns, the rows are durable and visible to all readers. A reader or query is staged in pieces,
+        with memory for a few of them.
 
-        * ``rows``: a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, or a list of dicts. Columns
-          match by name. A missing column gets its default, or null.
+        * ``rows``: a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, anything else with the Arrow C
+          stream interface, or a list of dicts. Columns match by name. A missing column gets its default, or null.
         * ``transaction``: makes the write idempotent. If the transaction is already stored, nothing is appended, and
           the offsets of its first commit are returned.
 
@@ -181,13 +183,13 @@ class Table(TableHandle, Scannable):
         return open_writer(self.log_writer, producer_id, *limits)
 
     def upsert(
-        self, rows: Any, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
+        self, rows: RowsLike, *, columns: Sequence[str] | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets:
         """Insert or update rows by primary key, all or none, and return the offsets of the changes in the changelog.
 
         By default a row replaces the stored row of its key; see the property ``table.merge-engine``. If a key occurs
         several times, its rows are applied in order, and the changelog gets one net change. An unchanged row has no
-        change.
+        change. All rows are read into memory.
 
         * ``rows``: as for `append`.
         * ``columns``: makes this a partial update. ``rows`` have the primary key and these columns only. Other columns
@@ -207,9 +209,9 @@ class Table(TableHandle, Scannable):
     @overload
     def delete(self, keys: Any, *, transaction: Transaction | None = None) -> BucketOffsets: ...
     @overload
-    def delete(self, *, where: pc.Expression | Sequence[Any], transaction: Transaction | None = None) -> int: ...
+    def delete(self, *, where: FilterLike, transaction: Transaction | None = None) -> int: ...
     def delete(
-        self, keys: Any = None, *, where: Any = None, transaction: Transaction | None = None
+        self, keys: Any = None, *, where: FilterLike | None = None, transaction: Transaction | None = None
     ) -> BucketOffsets | int:
         """Delete rows by primary key, or the rows that match ``where``, all or none.
 
@@ -236,7 +238,9 @@ class Table(TableHandle, Scannable):
 
         return delete_matching(self, where, transaction)
 
-    def overwrite(self, rows: Any, *, where: Any = None, transaction: Transaction | None = None) -> BucketOffsets:
+    def overwrite(
+        self, rows: RowsLike, *, where: FilterLike | None = None, transaction: Transaction | None = None
+    ) -> BucketOffsets:
         """Replace all rows, or the rows that match ``where``, in one commit, and return the offsets of the new rows.
 
         Readers see either the old rows or the new rows. The next tiering round applies the overwrite to the lake; older
@@ -256,7 +260,7 @@ class Table(TableHandle, Scannable):
 
         return overwrite(self, self.log_writer, rows, where, transaction)
 
-    def overwrite_partitions(self, rows: Any, *, transaction: Transaction | None = None) -> BucketOffsets:
+    def overwrite_partitions(self, rows: RowsLike, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Replace the partitions that occur in ``rows``, in one commit. Other partitions are kept. See `overwrite`.
 
         >>> orders.overwrite_partitions([{"id": 4, "day": "tue", "amount": 2.0}])
@@ -472,14 +476,13 @@ class Table(TableHandle, Scannable):
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | Sequence[Any] | str | None = None,
+        filter: FilterLike | None = None,
         as_of_timestamp_ms: int | None = None,
     ) -> pa.Table:
         """Read all rows that were committed before the call, each exactly once. Lake rows come first.
 
         * ``columns``: the columns to return, in this order.
-        * ``filter``: SQL text, a ``pyarrow.compute`` expression, or a list of ``(column, operator, value)`` that must
-          all hold. It skips lake files and log segments without matching rows.
+        * ``filter``: a condition, see `Scan.filter`. It skips lake files and log segments without matching rows.
         * ``as_of_timestamp_ms``: reads the rows and columns at that time.
 
         Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an invalid filter,
@@ -495,7 +498,7 @@ class Table(TableHandle, Scannable):
         self,
         *,
         columns: Sequence[str] | None = None,
-        filter: Any = None,
+        filter: FilterLike | None = None,
         version: int | str | None = None,
         timestamp_ms: int | None = None,
         limit: int | None = None,
@@ -504,20 +507,64 @@ class Table(TableHandle, Scannable):
         """Return a lazy scan, which Arrow, pandas, polars and DuckDB can read.
 
         * ``columns``, ``filter``: as for `to_arrow`.
-        * ``version``: a commit number or a tag, whose rows are read.
+        * ``version``: a commit number, a tag or a branch, whose rows are read.
         * ``timestamp_ms``: reads the rows and columns at that time.
         * ``limit``: the maximum number of rows.
-        * ``partitions``: column → value, which all rows must have.
+        * ``partitions``: column → value that all rows must have, or a list of values.
 
         See `streamhouse_spark.table.scan.Scan` for the methods of a scan. Reading it raises the errors of `to_arrow`.
 
         >>> orders.scan(filter="amount > 5").select("id").to_arrow().to_pylist()
         [{'id': 1}]
+        >>> orders.scan(partitions={"day": ["mon", "wed"]}).count()
+        1
         """
+        if isinstance(version, str) and find_branch(self.refresh(), version.strip().lower()) is not None:
+            of_branch = self.branch(version)
+            return of_branch.scan(
+                columns=columns, filter=filter, timestamp_ms=timestamp_ms, limit=limit, partitions=partitions
+            )
         scan = Scan(TableSource(self, version, timestamp_ms)).scan(columns=columns, filter=filter, limit=limit)
         for name, value in (partitions or {}).items():
-            scan = scan.filter([(name, "is null" if value is None else "=", value)])
+            operator = "is null" if value is None else "in" if isinstance(value, list) else "="
+            scan = scan.filter([(name, operator, value)])
         return scan
+
+    def incremental_append_scan(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
+        """Return a lazy scan of the rows that the commits after ``from_exclusive`` appended, up to ``to_inclusive``.
+
+        Versions are commit numbers of ``$history`` or tags; None is the latest commit of each read, 0 precedes all.
+        Rows that were deleted later are included; new values of updated rows are not. Raises as `changes`, and
+        `InvalidOptionError` for a primary-key table.
+
+        >>> before = orders.refresh().version
+        >>> orders.append([{"id": 3, "day": "tue", "amount": 1.5}])
+        BucketOffsets({0: [2, 3)})
+        >>> orders.incremental_append_scan(before).to_arrow(columns=["id"]).to_pylist()
+        [{'id': 3}]
+        """
+        from streamhouse_spark.table.change_scans import scan_appends
+
+        return scan_appends(self, from_exclusive, to_inclusive)
+
+    def changes(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
+        """Return a lazy scan of what the commits after ``from_exclusive`` changed, up to ``to_inclusive``.
+
+        Versions are as for `incremental_append_scan`. The table's columns are followed by ``_change_type`` (``insert``,
+        ``update_preimage``, ``update_postimage`` or ``delete``), ``_commit_version`` and ``_commit_timestamp``, as in
+        Spark's ``CHANGES`` clause. Reading raises `InvalidOptionError` for an unknown version and for a commit whose
+        changes are not recorded row by row, such as an adoption, `OffsetsTrimmedError` or `SnapshotExpiredError` if
+        changes are no longer retained.
+
+        >>> before = people.refresh().version
+        >>> people.delete([2])
+        BucketOffsets({0: [2, 3)})
+        >>> people.changes(before).to_arrow(columns=["id", "_change_type"]).to_pylist()
+        [{'id': 2, '_change_type': 'delete'}]
+        """
+        from streamhouse_spark.table.change_scans import scan_changes
+
+        return scan_changes(self, from_exclusive, to_inclusive)
 
     def lookup(
         self,
@@ -608,20 +655,24 @@ class Table(TableHandle, Scannable):
         until_ms: int | None = None,
         filter: Any = None,
     ) -> Tail:
-        """Follow the log: yield batches as they are committed, each bucket in offset order, until ``stop`` is set.
+        """Follow the log: yield batches of new rows as they are committed, each bucket in offset order.
 
-        ``start`` is ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
-        → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position follows the last
-        batch and can be stored as JSON (`LogPosition`); `follow` stores it for you. ``filter`` is as for `scan`: only
-        the columns and segments that may be needed are read. ``include_metadata`` puts ``_bucket``, ``_log_offset`` and
-        ``_commit_timestamp`` before the table's columns. ``poll_ms`` is the poll interval; by default a few
-        milliseconds while rows arrive, backing off to 2 s on an object store. With ``until_ms`` the tail ends if no row
-        arrived for that long.
+        A primary-key table yields changes, with ``_change_type`` as the first column. Columns that are added after the
+        call are not in the batches. `follow` also stores the position.
 
-        A primary-key table yields its changes, with ``_change_type`` before all columns; ``filter`` applies to each
-        change on its own. Columns added after the call are not in the batches. Raises `OffsetsTrimmedError` if the log
-        is trimmed faster than it is read, and `DifferentHistoryError` if the table was restored from an older copy
-        since the position was taken.
+        * ``start``: ``"latest"`` (rows committed after the call), ``"earliest"`` (all retained rows), a mapping bucket
+          → offset, the ``position`` of another tail, or a ``datetime`` with a time zone. A position can be stored as
+          JSON (`LogPosition`).
+        * ``columns``, ``filter``: as for `to_arrow`. The filter applies to each change of a primary-key table alone.
+        * ``include_metadata``: add ``_bucket``, ``_log_offset`` and ``_commit_timestamp`` before the columns.
+        * ``poll_ms``: the poll interval. By default a few milliseconds while rows arrive, backing off to two seconds on
+          an object store.
+        * ``stop``: the tail ends when this event is set.
+        * ``until_ms``: the tail ends when no row has arrived for this time.
+
+        Raises `OffsetsTrimmedError` if rows are trimmed before they are read, `DifferentHistoryError` if the table was
+        restored from an older copy since the position was taken, and `SchemaMismatchError` if a column is renamed,
+        dropped or widened.
 
         >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
         2
@@ -648,25 +699,25 @@ class Table(TableHandle, Scannable):
         until_ms: int | None = None,
         available_now: bool = False,
     ) -> Follower:
-        """Process all new rows under a consumer's name, which continues after a restart: each row at least once.
+        """Process all new rows as a named consumer, which continues after restarts: each row at least once.
 
-        The position is committed when the next batch is requested, or the loop ends: after the loop body, never before.
-        A ``break``, or an exception in the body, leaves the last batch uncommitted, and it is read again, unless you
-        call ``commit()`` first. A batch has all rows that were committed since the last one, up to a few megabytes.
+        A batch has all rows since the last batch, up to a few megabytes. The position is committed when the next batch
+        is requested or the loop ends. After a ``break`` or an exception in the loop body, the last batch is read again,
+        unless you call ``commit()`` first. ``close()`` ends the loop from another thread. A newer follower of the same
+        name fences this one.
 
-        ``start`` is as for `tail`. Words and times apply to a new name. A position or mapping replaces the stored
-        position: store ``position`` in the transaction of your database that stores the results, start there, and each
-        row is processed exactly once. If the results go to a table, pass it as ``sink`` and write each batch with
-        ``transaction``.
+        For exactly once, store ``position`` with the results in one transaction of your database, and start at that
+        position. If the results go to a table, pass it as ``sink``, and write each batch with ``transaction``.
 
-        One follower has a name at a time: a newer one fences it. ``columns``, ``filter``, ``include_metadata``,
-        ``poll_ms``, ``stop``, ``until_ms`` and the rows are as for `tail`. With ``available_now`` the loop ends after
-        the rows that were committed when it began. ``close()`` ends it from another thread. ``skip_change_commits``
-        ignores that rows of a log table were deleted after they were read.
+        * ``start``: as for `tail`. ``"latest"``, ``"earliest"`` and a ``datetime`` apply to a new name. A position or
+          mapping replaces the stored position.
+        * ``columns``, ``filter``, ``include_metadata``, ``poll_ms``, ``stop``, ``until_ms``: as for `tail`.
+        * ``skip_change_commits``: ignore that rows of a log table are deleted after they were read.
+        * ``sink``: the table that stores the results.
+        * ``available_now``: end the loop after the rows that were committed when it started.
 
         Raises `ConsumerFencedError`, `OffsetsTrimmedError` if rows after the position were trimmed or the table was
-        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and as `append`. The errors
-        name the way out. Rows after the last commit are read again.
+        truncated, `DifferentHistoryError` for a ``start`` of another history of the table, and the errors of `append`.
 
         >>> for batch in orders.follow("billing", columns=["id"], available_now=True):
         ...     print(batch.num_rows)
@@ -683,9 +734,7 @@ class Table(TableHandle, Scannable):
 
     @cached_property
     def aio(self) -> AsyncTable:
-        """The methods for asyncio: ``await orders.aio.append(rows)``, ``async for batch in orders.aio.follow(name)``.
-
-        See `streamhouse_spark.table.aio.AsyncTable`.
+        """The methods for asyncio, such as ``await orders.aio.append(rows)``; see `AsyncTable`.
 
         >>> asyncio.run(people.aio.lookup_one(1))
         {'id': 1, 'name': 'Ada', 'city': 'Ulm'}
@@ -891,7 +940,9 @@ class Table(TableHandle, Scannable):
 
         drop_branch(self, name)
 
-    def read_version(self, version: int | str, *, columns: Sequence[str] | None = None, filter: Any = None) -> pa.Table:
+    def read_version(
+        self, version: int | str, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None
+    ) -> pa.Table:
         """Read the rows of a version.
 
         * ``version``: a commit number, or a tag.

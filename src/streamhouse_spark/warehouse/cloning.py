@@ -15,47 +15,39 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Final
 
 from streamhouse_spark.config.table_properties import ADOPTED, VIEW
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import lake_location
-from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError
+from streamhouse_spark.errors import InvalidOptionError, TableExistsError
 from streamhouse_spark.lake.base import LakeTable, RewritableFiles
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
 from streamhouse_spark.log.catalog.renaming import free_name
-from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.versioning.branches import begin_history, copy_rows, make_fork_state, write_first_record
-from streamhouse_spark.table.versioning.tags import keep_version, resolve_version
+from streamhouse_spark.table.versioning.tags import fork_version, keep_version
 from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 
-_TRIES: Final = 5
-
 
 def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePath, version: int | str | None) -> None:
     """Clone a version of a table; see `Warehouse.clone_table`. After an error, cleaning deletes what was written."""
-    for attempt in range(_TRIES):
-        current = cloned.refresh()
-        base = current if version is None else state_at(cloned.log, cloned.storage, resolve_version(current, version))
+
+    def clone(current: TableState, base: TableState) -> None:
         _require_clonable(cloned, current, base)
-        try:
-            if not _create_clone(storage, world, cloned, to, base):
-                raise TableExistsError(
-                    f"table {current.name} cannot be cloned to {to}: it exists in {storage.url}; drop it first, or "
-                    "choose another name"
-                )
-            return
-        except SnapshotExpiredError:
-            if version is not None or attempt == _TRIES - 1:
-                raise  # else the latest version was compacted or trimmed concurrently: retry
+        if not _create_clone(storage, world, cloned, to, base):
+            raise TableExistsError(
+                f"table {current.name} cannot be cloned to {to}: it exists in {storage.url}; drop it first, or choose "
+                "another name"
+            )
+
+    fork_version(cloned, version, clone)
 
 
 def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:

@@ -35,7 +35,7 @@ from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS, join_fields, parse_fields, split_fields
-from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_free_partition_name
+from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_unreserved_partition_name
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 
@@ -130,7 +130,7 @@ def make_create_action(
     table_schema = with_defaults(table_schema, check_defaults(defaults))
     partitions = _parse_partitioning(path, partition_by, table_schema, texts)
     for name in partitions:
-        require_free_partition_name(name)
+        require_unreserved_partition_name(name)
     if primary_key or texts.get(PRIMARY_KEY, "").strip():
         table_schema = _require_key_not_null(
             path, table_schema, primary_key, partitions, texts, chooses=chooses_bucket_key

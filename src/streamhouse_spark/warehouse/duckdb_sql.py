@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, TableNotFoundError
-from streamhouse_spark.table.scan import create_duckdb_view, require_library
+from streamhouse_spark.table.scan import create_duckdb_view, quote_name, require_library
 
 if TYPE_CHECKING:
     import duckdb
 
-    from streamhouse_spark.table.system_views import TableView
+    from streamhouse_spark.table.scan import Scannable
 
 
-def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBPyRelation:
+def run_sql(open_view: Callable[[str], Scannable], query: str) -> duckdb.DuckDBPyRelation:
     """Return a query as a lazy relation, see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
     # without Python's variables: those in sight are of this function
     connection = require_library("duckdb").connect(config={"python_enable_replacements": False})
-    connection.execute(f"CREATE SCHEMA {_quote(DEFAULT_DATABASE)}")
-    connection.execute("SET search_path = ?", [_quote(DEFAULT_DATABASE)])
+    connection.execute(f"CREATE SCHEMA {quote_name(DEFAULT_DATABASE)}")
+    connection.execute("SET search_path = ?", [quote_name(DEFAULT_DATABASE)])
     for database, name in dict.fromkeys(_table_names(_parse(connection, query))):
         full_name = f"{database}.{name}"
         try:
@@ -31,9 +31,9 @@ def run_sql(open_view: Callable[[str], TableView], query: str) -> duckdb.DuckDBP
                 raise
             continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
         create_duckdb_view(connection, full_name, scan)
-        schema = f"memory.{_quote(database)}"  # with the catalog, because a database may have the name of one
+        schema = f"memory.{quote_name(database)}"  # with the catalog, because a database may have the name of one
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
-        connection.execute(f"CREATE VIEW {schema}.{_quote(name)} AS FROM {_quote(full_name)}")
+        connection.execute(f"CREATE VIEW {schema}.{quote_name(name)} AS FROM {quote_name(full_name)}")
     relation: duckdb.DuckDBPyRelation = connection.sql(query)
     return relation
 
@@ -60,7 +60,3 @@ def _table_names(node: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(node, list):
         for child in node:
             yield from _table_names(child)
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

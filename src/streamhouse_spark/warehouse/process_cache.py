@@ -246,5 +246,5 @@ def _open_process(_process_id: int, connection: Connection) -> _Process:
 
 
 def connect(given_options: Mapping[str, str], environ: Mapping[str, str]) -> Connection:
-    """Return the connection of the options and the driver's environment. Raises `InvalidOptionError`."""
+    """Resolve the connection from options and the driver's environment. Raises `InvalidOptionError`."""
     return Connection.of(options.resolve_warehouse(given_options, environ), options.warehouse_settings(given_options))

@@ -190,13 +190,13 @@ class _Relocation:
     def _require_no_clones_or_branches(self, states: list[TableState]) -> None:
         if self._copy and (table_names := sorted(state.name for state in states if find_branches(state))):
             raise InvalidOptionError(
-                f"{', '.join(table_names)} of {self._url} has branches, whose uuids cannot be changed; publish or drop "
-                "the branches, and copy the warehouse then"
+                f"{', '.join(table_names)} of {self._url} has branches, which refer to uuids that a copy would change; "
+                "publish or drop the branches, and copy the warehouse then"
             )
         if self._copy and (table_names := sorted(state.name for state in states if list_clones(state))):
             raise InvalidOptionError(
-                f"{', '.join(table_names)} of {self._url} has clones, whose uuids cannot be changed; drop the clones, "
-                "clean the warehouse after the grace period, and copy it then"
+                f"{', '.join(table_names)} of {self._url} has clones, which refer to uuids that a copy would change; "
+                "drop the clones, clean the warehouse after the grace period, and copy it then"
             )
 
     # -- validation -----------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from streamhouse_spark.schema.table_schema import SparkSchema
-    from streamhouse_spark.table.system_views import TableView
+    from streamhouse_spark.table.scan import RowsLike, Scannable
     from streamhouse_spark.warehouse.adoption import AdoptReport
     from streamhouse_spark.warehouse.costs import WarehouseCosts
 
@@ -271,7 +271,7 @@ class Warehouse:
     def create_table(
         self,
         name: str,
-        schema: pa.Schema | str | SparkSchema,
+        schema: pa.Schema | str | SparkSchema | RowsLike,
         *,
         primary_key: Sequence[str] = (),
         partition_by: Sequence[str] = (),
@@ -282,7 +282,8 @@ class Warehouse:
     ) -> Table:
         """Create a table, and its database and warehouse if they do not exist.
 
-        * ``schema``: a ``pyarrow.Schema``, a Spark DDL string or a PySpark ``StructType``.
+        * ``schema``: a ``pyarrow.Schema``, a Spark DDL string, a PySpark ``StructType``, or a frame or other rows whose
+          columns the table gets, without the rows.
         * ``primary_key``: columns, which become NOT NULL. The table then supports upserts and deletes by key, instead
           of appends. The first of them that is not a partition column is the default of ``bucket.key``.
         * ``partition_by``: columns and transforms: ``years(c)``, ``months(c)``, ``days(c)``, ``hours(c)``,
@@ -297,6 +298,8 @@ class Warehouse:
 
         >>> warehouse.create_table("shop.events", "id BIGINT, at TIMESTAMP", partition_by=["days(at)"])
         Table(shop.events: 2 columns, 1 bucket, 0 rows)
+        >>> warehouse.create_table("shop.points", pl.DataFrame({"x": [0.5]})).append(pl.DataFrame({"x": [0.5]}))
+        BucketOffsets({0: [0, 1)})
         """
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
@@ -377,7 +380,7 @@ class Warehouse:
         table = open_pointed(self, path.base, pointer.uuid) if pointer.uuid else None
         return table if table is None or path.branch is None else table.branch(path.branch)
 
-    def view(self, name: str) -> TableView:
+    def view(self, name: str) -> Scannable:
         """Open a table, or a read-only view of it such as ``<table>$lake``, ``<table>$changelog`` or a system table.
 
         Raises the errors of `table`, and `InvalidNameError` with the supported suffixes for an unsupported suffix.

@@ -65,7 +65,7 @@ _FORMAT_OF_SUFFIX: Final = {
 }  # fmt: skip
 _COMPRESSED: Final = (".gz", ".bz2", ".zst", ".lz4")
 _PARQUET_BATCH_ROWS: Final = 65_536
-_TABLE_BYTES_MAX: Final = 128 << 20
+_TEXT_BLOCK_BYTES: Final = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -601,23 +601,6 @@ def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | 
             f"cannot read the body as {format_} rows of the table: {_text_of(error)}; check Content-Type and the types "
             "of the columns"
         ) from error
-
-
-def iter_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join consecutive batches with equal columns to tables of at most about `_TABLE_BYTES_MAX`."""
-    pending: list[pa.RecordBatch] = []
-    pending_bytes = 0
-    for batch in batches:
-        if pending and batch.schema != pending[-1].schema:
-            yield pa.Table.from_batches(pending)
-            pending, pending_bytes = [], 0
-        pending.append(batch)
-        pending_bytes += batch.nbytes
-        if pending_bytes >= _TABLE_BYTES_MAX:
-            yield pa.Table.from_batches(pending)
-            pending, pending_bytes = [], 0
-    if pending:
-        yield pa.Table.from_batches(pending)
 
 
 def _with_error_mapping(path: str, opened: RowFile) -> RowFile:

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from streamhouse_spark.core.concurrency import new_lock
+from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.staging import BucketRouter, Removing, Require, RowStager, StagedRows, commit_staged
+from streamhouse_spark.log.staging import (
+    BucketRouter,
+    Removing,
+    Require,
+    RowStager,
+    StagedRows,
+    commit_staged,
+    merge_staged_rows,
+)
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.default_values import StatementContext
 from streamhouse_spark.schema.defaults import evaluate_defaults
-from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable
+from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable, iter_tables, open_stream
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
 
@@ -94,8 +104,21 @@ class LogTableWriter:
         return offsets
 
     def stage(self, rows: Any) -> StagedRows:
-        state, converted, missing = self.fit_rows(rows)
-        return self.stager(state).stage(converted, missing)
+        """Convert the rows with `fit_pieces` and stage them."""
+        state, missing, pieces = self.fit_pieces(rows)
+        stager = self.stager(state)
+        return merge_staged_rows(stager.stage(piece, missing) for piece in pieces)
+
+    def fit_pieces(self, rows: Any) -> tuple[TableState, frozenset[int], Iterator[pa.Table]]:
+        """Convert rows as `fit_rows` does; a stream in pieces, of which one is in memory at a time."""
+        reader = open_stream(rows, self.table.name)
+        state, fitted, missing = self.fit_rows(rows if reader is None else reader.schema.empty_table())
+        if reader is None:
+            return state, missing, iter((fitted,))
+        schema, older = evaluate_defaults(state.schema, StatementContext.of(self.table.world)), state.schemas
+        pieces = (convert_rows(piece, schema, table=self.table.name, older=older)[0] for piece in iter_tables(reader))
+        tracked = track_rows(pieces, f"append to {self.table.name}", None, self.table.world.clock)
+        return state, missing, chain((fitted,), tracked)
 
     def fit_rows(self, rows: Any) -> tuple[TableState, pa.Table, frozenset[int]]:
         """Convert rows to the columns of the table; see `convert_rows`. Refreshes a stale schema.

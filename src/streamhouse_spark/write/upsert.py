@@ -201,10 +201,10 @@ class PrimaryKeySchema:
         return open_tablet(self.warehouse_url, self.table_uuid, bucket, self._identity)
 
 
-def with_statement_context(shape: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
+def with_statement_context(keyed_schema: PrimaryKeySchema, world: World) -> PrimaryKeySchema:
     """Return the schema for a statement that starts now: functions in defaults are evaluated once."""
-    schema = evaluate_defaults(shape.schema, StatementContext.of(world))
-    return shape if schema is shape.schema else replace(shape, schema=schema)
+    schema = evaluate_defaults(keyed_schema.schema, StatementContext.of(world))
+    return keyed_schema if schema is keyed_schema.schema else replace(keyed_schema, schema=schema)
 
 
 class PrimaryKeyTable:
@@ -213,25 +213,27 @@ class PrimaryKeyTable:
     def __init__(self, table: TableHandle) -> None:
         self.table = table
         self._lock = new_lock()
-        self._cached_shape: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
+        self._cached_schema: tuple[int, Mapping[str, str], PrimaryKeySchema] | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         return PrimaryKeyTable, (self.table,)
 
-    def shape(self, state: TableState | None = None) -> PrimaryKeySchema:
+    def keyed_schema(self, state: TableState | None = None) -> PrimaryKeySchema:
         """Return the `PrimaryKeySchema` of a state, by default of the cached state."""
         state = state or self.table.state
         with self._lock:
             if (
-                self._cached_shape is None
-                or self._cached_shape[0] != state.schema_id
-                or self._cached_shape[1] is not state.properties
+                self._cached_schema is None
+                or self._cached_schema[0] != state.schema_id
+                or self._cached_schema[1] is not state.properties
             ):
-                shape = PrimaryKeySchema.of(state, self.table.storage.url)
-                if (identity := shape.properties.identity) is not None:
-                    shape = replace(shape, numbers=IdentityRanges(self.table.log, identity, shape.name))
-                self._cached_shape = (state.schema_id, state.properties, shape)
-            return self._cached_shape[2]
+                keyed_schema = PrimaryKeySchema.of(state, self.table.storage.url)
+                if (identity := keyed_schema.properties.identity) is not None:
+                    keyed_schema = replace(
+                        keyed_schema, numbers=IdentityRanges(self.table.log, identity, keyed_schema.name)
+                    )
+                self._cached_schema = (state.schema_id, state.properties, keyed_schema)
+            return self._cached_schema[2]
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -250,20 +252,24 @@ class PrimaryKeyTable:
         ``choosing`` returns the filter of the rows to replace. ``require`` is called with the state before the commit.
         """
 
-        def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            targets = resolve_targets(shape, columns)
+        def write(keyed_schema: PrimaryKeySchema) -> BucketOffsets:
+            targets = resolve_targets(keyed_schema, columns)
             older = self.table.state.schemas
             padded = pad_columns(
-                convert_to_schema(rows, _require_key_columns(shape, targets), table=shape.name, older=older),
-                shape.schema,
+                convert_to_schema(
+                    rows, _require_key_columns(keyed_schema, targets), table=keyed_schema.name, older=older
+                ),
+                keyed_schema.schema,
             )
-            reject_identity_values(shape.properties.identity, padded, shape.name)
+            reject_identity_values(keyed_schema.properties.identity, padded, keyed_schema.name)
             none = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_partitions(
-                    shape, shape.batches(padded, none), choosing(padded), transaction=transaction
+                    keyed_schema, keyed_schema.batches(padded, none), choosing(padded), transaction=transaction
                 )
-            return self.commit_rows(shape, padded, none, targets, transaction, overwrite=overwrite, require=require)
+            return self.commit_rows(
+                keyed_schema, padded, none, targets, transaction, overwrite=overwrite, require=require
+            )
 
         return self.write_with_retries(write, rows, transaction)
 
@@ -272,18 +278,20 @@ class PrimaryKeyTable:
     ) -> BucketOffsets:
         """Delete rows by key; see `Table.delete`."""
 
-        def write(shape: PrimaryKeySchema) -> BucketOffsets:
-            padded = pad_columns(self.keys(keys, shape), shape.schema)
+        def write(keyed_schema: PrimaryKeySchema) -> BucketOffsets:
+            padded = pad_columns(self.keys(keys, keyed_schema), keyed_schema.schema)
             return self.commit_rows(
-                shape, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require
+                keyed_schema, padded, np.ones(padded.num_rows, np.bool_), None, transaction, require=require
             )
 
         return self.write_with_retries(write, keys, transaction)
 
-    def keys(self, keys: Any, shape: PrimaryKeySchema) -> pa.Table:
+    def keys(self, keys: Any, keyed_schema: PrimaryKeySchema) -> pa.Table:
         """Convert keys to a table of the key columns. Raises `SchemaMismatchError`."""
         return convert_to_schema(
-            parse_keys(keys, shape.key_schema.names, shape.name), shape.key_schema, table=shape.name
+            parse_keys(keys, keyed_schema.key_schema.names, keyed_schema.name),
+            keyed_schema.key_schema,
+            table=keyed_schema.name,
         )
 
     def change(self, rows: pa.Table, deleted: Bools, *, transaction: Transaction | None = None) -> BucketOffsets:
@@ -293,22 +301,24 @@ class PrimaryKeyTable:
         twice.
         """
         check_transaction(transaction)
-        shape = with_statement_context(self.shape(), self.table.world)
+        keyed_schema = with_statement_context(self.keyed_schema(), self.table.world)
         order = np.argsort(~deleted, kind="stable")
-        key = shape.key_schema.names
+        key = keyed_schema.key_schema.names
         # Rows that delete a key have no other values.
-        nullable = TableSchema(tuple(c if c.name in key else replace(c, nullable=True) for c in shape.schema.columns))
-        padded = pad_columns(convert_to_schema(rows, nullable, table=shape.name), shape.schema)
-        batches = shape.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
+        nullable = TableSchema(
+            tuple(c if c.name in key else replace(c, nullable=True) for c in keyed_schema.schema.columns)
+        )
+        padded = pad_columns(convert_to_schema(rows, nullable, table=keyed_schema.name), keyed_schema.schema)
+        batches = keyed_schema.batches(arrow_rows.take_rows(padded, order, distinct=True), deleted[order])
         for batch in batches.values():
-            require_unique_keys(shape, batch)
-        engine = engine_of(shape.properties, shape.schema, None)
-        return self.commit(shape, batches, engine, transaction=transaction)
+            require_unique_keys(keyed_schema, batch)
+        engine = engine_of(keyed_schema.properties, keyed_schema.schema, None)
+        return self.commit(keyed_schema, batches, engine, transaction=transaction)
 
     def require_partial(self, columns: Sequence[str], state: TableState | None = None) -> None:
         """Raise `InvalidOptionError` or `SchemaMismatchError` if a partial update of these columns is not supported."""
-        shape = with_statement_context(self.shape(state), self.table.world)
-        engine_of(shape.properties, shape.schema, resolve_targets(shape, columns))
+        keyed_schema = with_statement_context(self.keyed_schema(state), self.table.world)
+        engine_of(keyed_schema.properties, keyed_schema.schema, resolve_targets(keyed_schema, columns))
 
     def insert_if_absent(self, keys: pa.Table) -> BucketOffsets:
         """Insert a row for each missing key, with defaults or nulls. Existing rows are unchanged.
@@ -316,18 +326,18 @@ class PrimaryKeyTable:
         ``keys`` has the columns of the primary key, in its order. Raises `SchemaMismatchError` if another column is NOT
         NULL without a default.
         """
-        shape = with_statement_context(self.shape(), self.table.world)
-        value_columns = [c for c in shape.schema.columns if c.name not in shape.key_schema.names]
+        keyed_schema = with_statement_context(self.keyed_schema(), self.table.world)
+        value_columns = [c for c in keyed_schema.schema.columns if c.name not in keyed_schema.key_schema.names]
         required = [c.name for c in value_columns if not c.nullable and c.default is None]
         if required:
             raise SchemaMismatchError(
-                f"column '{required[0]}' of {shape.name} is NOT NULL without a default, so rows cannot be inserted "
-                "by key alone; give the column a default"
+                f"column '{required[0]}' of {keyed_schema.name} is NOT NULL without a default, so rows cannot be "
+                "inserted by key alone; give the column a default"
             )
-        named = keys.rename_columns(list(shape.key_schema.names))  # columns may have been renamed concurrently
-        rows = pad_columns(named, shape.schema, with_defaults=True)
-        batches = shape.batches(rows, np.zeros(rows.num_rows, np.bool_))
-        return self.commit(shape, batches, FirstRowMerge())
+        named = keys.rename_columns(list(keyed_schema.key_schema.names))  # columns may have been renamed concurrently
+        rows = pad_columns(named, keyed_schema.schema, with_defaults=True)
+        batches = keyed_schema.batches(rows, np.zeros(rows.num_rows, np.bool_))
+        return self.commit(keyed_schema, batches, FirstRowMerge())
 
     def write_with_retries(
         self, write: Callable[[PrimaryKeySchema], BucketOffsets], rows: Any, transaction: Transaction | None
@@ -337,13 +347,13 @@ class PrimaryKeyTable:
         return retry_schema_changes(
             self.table,
             rows,
-            lambda: write(with_statement_context(self.shape(), self.table.world)),
+            lambda: write(with_statement_context(self.keyed_schema(), self.table.world)),
             (CommitConflictError, SchemaMismatchError),
         )
 
     def commit_rows(
         self,
-        shape: PrimaryKeySchema,
+        keyed_schema: PrimaryKeySchema,
         rows: pa.Table,
         deleted: Bools,
         targets: Sequence[str] | None,
@@ -352,13 +362,13 @@ class PrimaryKeyTable:
         overwrite: bool = False,
         require: Require | None = None,
     ) -> BucketOffsets:
-        engine = engine_of(shape.properties, shape.schema, targets)
-        batches = shape.batches(*drop_ignored_deletions(shape, rows, deleted))
-        return self.commit(shape, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
+        engine = engine_of(keyed_schema.properties, keyed_schema.schema, targets)
+        batches = keyed_schema.batches(*drop_ignored_deletions(keyed_schema, rows, deleted))
+        return self.commit(keyed_schema, batches, engine, transaction=transaction, overwrite=overwrite, require=require)
 
     def stager(
         self,
-        shape: PrimaryKeySchema,
+        keyed_schema: PrimaryKeySchema,
         engine: MergeEngine,
         state: TableState | None = None,
         make: Callable[..., ChangeStager] = ChangeStager,
@@ -369,16 +379,16 @@ class PrimaryKeyTable:
             table.storage,
             table.world,
             table.segment_options(state),
-            shape.layout,
+            keyed_schema.layout,
             engine,
-            shape.tablet_of,
-            before_images=shape.properties.changelog_image == "full",
-            checks=shape.properties.checks,
+            keyed_schema.tablet_of,
+            before_images=keyed_schema.properties.changelog_image == "full",
+            checks=keyed_schema.properties.checks,
         )
 
     def commit(
         self,
-        shape: PrimaryKeySchema,
+        keyed_schema: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
         engine: MergeEngine,
         *,
@@ -390,11 +400,11 @@ class PrimaryKeyTable:
     ) -> BucketOffsets:
         """Commit batches by bucket, and compact inline rows if due. See `commit_upsert`."""
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._commit(self.stager(shape, engine), batches, require, **how)
+        return self._commit(self.stager(keyed_schema, engine), batches, require, **how)
 
     def replace_partitions(
         self,
-        shape: PrimaryKeySchema,
+        keyed_schema: PrimaryKeySchema,
         batches: Mapping[int, KeyedBatch],
         choose: OverwriteFilterFactory,
         *,
@@ -405,13 +415,15 @@ class PrimaryKeyTable:
 
         Raises `InvalidOptionError` for a table that does not support deletes, and the errors of `commit_upsert`.
         """
-        require_deletions(shape)
-        engine = engine_of(shape.properties, shape.schema, None)
+        require_deletions(keyed_schema)
+        engine = engine_of(keyed_schema.properties, keyed_schema.schema, None)
         sources = self.table.state.parsed.partition_sources
-        stager = self.stager(shape, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources))
+        stager = self.stager(
+            keyed_schema, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources)
+        )
         none = np.zeros(0, np.bool_)
-        empty = shape.batch(shape.schema.arrow.empty_table(), none)
-        all_buckets = {bucket: batches.get(bucket, empty) for bucket in range(shape.num_buckets)}
+        empty = keyed_schema.batch(keyed_schema.schema.arrow.empty_table(), none)
+        all_buckets = {bucket: batches.get(bucket, empty) for bucket in range(keyed_schema.num_buckets)}
         return self._commit(stager, all_buckets, transaction=transaction, read=read)
 
     def _commit(
@@ -444,63 +456,65 @@ def require_rewritable(name: str, properties: KeyedProperties, *, deletes: bool)
         )
 
 
-def require_deletions(shape: PrimaryKeySchema) -> None:
+def require_deletions(keyed_schema: PrimaryKeySchema) -> None:
     """Raise `InvalidOptionError` if the table does not support deletes, so that partitions cannot be replaced."""
-    if (behavior := shape.properties.delete_behavior) != "allow":
+    if (behavior := keyed_schema.properties.delete_behavior) != "allow":
         raise InvalidOptionError(
-            f"table {shape.name} does not support deletes ({DELETE_BEHAVIOR} is {behavior}), so a part of it cannot be "
-            "replaced; set the property to allow if the last row wins or columns are aggregated, or replace all rows"
+            f"table {keyed_schema.name} does not support deletes ({DELETE_BEHAVIOR} is {behavior}), so a part of it "
+            "cannot be replaced; set the property to allow if the last row wins or columns are aggregated, or replace "
+            "all rows"
         )
 
 
-def order_deletions_first(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def order_deletions_first(keyed_schema: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Order the rows of an UPDATE, DELETE or MERGE so that a written row wins over the deletion of its key.
 
     Raises the errors of `require_rewritable`.
     """
-    require_rewritable(shape.name, shape.properties, deletes=bool(deleted.any()))
+    require_rewritable(keyed_schema.name, keyed_schema.properties, deletes=bool(deleted.any()))
     order = np.argsort(~deleted, kind="stable")
     return arrow_rows.take_rows(rows, order, distinct=True), deleted[order]
 
 
-def require_unique_keys(shape: PrimaryKeySchema, batch: KeyedBatch) -> None:
+def require_unique_keys(keyed_schema: PrimaryKeySchema, batch: KeyedBatch) -> None:
     """Raise `SchemaMismatchError` if a key is written twice."""
     written = np.add.reduceat(~batch.deleted, batch.starts, dtype=np.int64)
     if (written <= 1).all():
         return
     row = int(batch.starts[np.argmax(written > 1)])
     key = ", ".join(
-        f"{name} = {to_python(batch.columns[shape.schema.names.index(name)][row])!r}" for name in shape.key_schema.names
+        f"{name} = {to_python(batch.columns[keyed_schema.schema.names.index(name)][row])!r}"
+        for name in keyed_schema.key_schema.names
     )
     raise SchemaMismatchError(
-        f"table {shape.name}: the MERGE writes {int(written.max())} rows with the primary key ({key}), expected one; "
-        "deduplicate the rows of the source by the primary key"
+        f"table {keyed_schema.name}: the MERGE writes {int(written.max())} rows with the primary key ({key}), expected "
+        "one; deduplicate the rows of the source by the primary key"
     )
 
 
-def resolve_targets(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
+def resolve_targets(keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return the non-key columns of a partial update; None for whole rows."""
     if columns is None:
         return None
     if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
         raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
-    key = shape.key_schema.names
-    chosen = {shape.schema.column(name).name for name in columns} - set(key)
-    omitted = [c for c in shape.schema.columns if c.name not in {*chosen, *key}]
+    key = keyed_schema.key_schema.names
+    chosen = {keyed_schema.schema.column(name).name for name in columns} - set(key)
+    omitted = [c for c in keyed_schema.schema.columns if c.name not in {*chosen, *key}]
     missing = [c.name for c in omitted if not c.nullable and c.default is None]
     if missing:
         raise SchemaMismatchError(
-            f"column '{missing[0]}' of {shape.name} is NOT NULL and missing from the partial update, so it would be "
-            "null in a new row; write whole rows, or give the column a default"
+            f"column '{missing[0]}' of {keyed_schema.name} is NOT NULL and missing from the partial update, so it "
+            "would be null in a new row; write whole rows, or give the column a default"
         )
-    return tuple(name for name in shape.schema.names if name in chosen)
+    return tuple(name for name in keyed_schema.schema.names if name in chosen)
 
 
-def _require_key_columns(shape: PrimaryKeySchema, targets: Sequence[str] | None) -> TableSchema:
+def _require_key_columns(keyed_schema: PrimaryKeySchema, targets: Sequence[str] | None) -> TableSchema:
     if targets is None:
-        return shape.schema
-    names = {*targets, *shape.key_schema.names}
-    return TableSchema(tuple(c for c in shape.schema.columns if c.name in names))
+        return keyed_schema.schema
+    names = {*targets, *keyed_schema.key_schema.names}
+    return TableSchema(tuple(c for c in keyed_schema.schema.columns if c.name in names))
 
 
 def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = False) -> pa.Table:
@@ -516,15 +530,15 @@ def pad_columns(rows: pa.Table, schema: TableSchema, *, with_defaults: bool = Fa
     return pa.Table.from_arrays(arrays, names=list(schema.names))
 
 
-def drop_ignored_deletions(shape: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
+def drop_ignored_deletions(keyed_schema: PrimaryKeySchema, rows: pa.Table, deleted: Bools) -> tuple[pa.Table, Bools]:
     """Drop deletions if the table ignores deletes. Raises `InvalidOptionError` if deletes are disabled."""
-    behavior = shape.properties.delete_behavior
+    behavior = keyed_schema.properties.delete_behavior
     if behavior == "allow" or not deleted.any():
         return rows, deleted
     if behavior == "disable":
         raise InvalidOptionError(
-            f"table {shape.name} does not support deletes (table.delete.behavior is disable), but {int(deleted.sum())} "
-            f"of {rows.num_rows} rows are deletes; remove them, or set the property to ignore, or to allow if the last "
-            "row wins or columns are aggregated"
+            f"table {keyed_schema.name} does not support deletes (table.delete.behavior is disable), but "
+            f"{int(deleted.sum())} of {rows.num_rows} rows are deletes; remove them, or set the property to ignore, or "
+            "to allow if the last row wins or columns are aggregated"
         )
     return rows.filter(pa.array(~deleted)), deleted[~deleted]

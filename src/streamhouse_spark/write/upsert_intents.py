@@ -69,20 +69,20 @@ class IntentWrite:
     now: StatementContext | None = None
     """The time at which functions in defaults are evaluated, for columns that a partial update omits."""
 
-    def engine(self, shape: PrimaryKeySchema) -> MergeEngine:
-        schema = shape.schema if self.now is None else evaluate_defaults(shape.schema, self.now)
-        return engine_of(shape.properties, schema, resolve_targets(shape, self.columns))
+    def engine(self, keyed_schema: PrimaryKeySchema) -> MergeEngine:
+        schema = keyed_schema.schema if self.now is None else evaluate_defaults(keyed_schema.schema, self.now)
+        return engine_of(keyed_schema.properties, schema, resolve_targets(keyed_schema, self.columns))
 
-    def batch(self, shape: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
+    def batch(self, keyed_schema: PrimaryKeySchema, read: ReadIntents) -> KeyedBatch:
         """Convert intents to a batch. Raises `InvalidOptionError` and `SchemaMismatchError` for invalid rows."""
-        rows, deleted, inserted = read(shape.schema)
+        rows, deleted, inserted = read(keyed_schema.schema)
         if not self.rewrites:
-            return shape.batch(*drop_ignored_deletions(shape, rows, deleted))
-        batch = shape.batch(*order_deletions_first(shape, rows, deleted))
-        require_unique_keys(shape, batch)
-        if inserted is None or shape.properties.insert_existing == "upsert":
+            return keyed_schema.batch(*drop_ignored_deletions(keyed_schema, rows, deleted))
+        batch = keyed_schema.batch(*order_deletions_first(keyed_schema, rows, deleted))
+        require_unique_keys(keyed_schema, batch)
+        if inserted is None or keyed_schema.properties.insert_existing == "upsert":
             return batch
-        return replace(batch, inserted=shape.find_inserted_keys(batch, rows, inserted))
+        return replace(batch, inserted=keyed_schema.find_inserted_keys(batch, rows, inserted))
 
 
 def prepare(
@@ -111,15 +111,15 @@ def _prepare_changes(
     staged_ms = table.storage.now_ms()
     for _ in range(PREPARE_TRIES_MAX):
         state = table.refresh()
-        shape = keyed.shape(state)
+        keyed_schema = keyed.keyed_schema(state)
         at = EMPTY_POSITION if write.overwrites else bucket_position(state, bucket)
-        stager = keyed.stager(shape, write.engine(shape), state)
+        stager = keyed.stager(keyed_schema, write.engine(keyed_schema), state)
         try:
-            staged = stager.stage({bucket: write.batch(shape, read)}, {bucket: at}, state)[bucket]
+            staged = stager.stage({bucket: write.batch(keyed_schema, read)}, {bucket: at}, state)[bucket]
         except StaleStateError:
             continue
         return PreparedChanges(
-            bucket, at, staged.segment, state.schema_id, shape.properties, staged_ms, staged.is_blind
+            bucket, at, staged.segment, state.schema_id, keyed_schema.properties, staged_ms, staged.is_blind
         )
     return None
 
@@ -140,20 +140,20 @@ def commit(
     intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
     partitions, and prepared changes are ignored.
     """
-    shape = keyed.shape()
+    keyed_schema = keyed.keyed_schema()
     if choose is not None:
-        all_batches = {bucket: write.batch(shape, read_intents) for bucket, read_intents in intents.items()}
-        return keyed.replace_partitions(shape, all_batches, choose, transaction=transaction, read=read)
-    ready = {p.bucket: p for p in prepared if p.matches_schema(shape.layout.schema_id, shape.properties)}
+        all_batches = {bucket: write.batch(keyed_schema, read_intents) for bucket, read_intents in intents.items()}
+        return keyed.replace_partitions(keyed_schema, all_batches, choose, transaction=transaction, read=read)
+    ready = {p.bucket: p for p in prepared if p.matches_schema(keyed_schema.layout.schema_id, keyed_schema.properties)}
     batches = _LazyBatches(
-        {bucket: partial(write.batch, shape, read_intents) for bucket, read_intents in intents.items()}
+        {bucket: partial(write.batch, keyed_schema, read_intents) for bucket, read_intents in intents.items()}
     )
     for bucket in intents.keys() - ready.keys():  # before the commit attempt, for which other threads wait
         batches[bucket]
     return keyed.commit(
-        shape,
+        keyed_schema,
         batches,
-        write.engine(shape),
+        write.engine(keyed_schema),
         prepared=ready,
         transaction=transaction,
         overwrite=write.overwrites,

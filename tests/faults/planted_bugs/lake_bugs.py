@@ -436,7 +436,7 @@ LAKE_BUGS = (
     ).found_by(sweeping(sc.Overwrite, "crash after"), "rows were gone before the new ones were there"),
     PlantedBug("a truncation is planned once although it lost a race", truncation_planned_once).found_by(
         interleaving("truncate", "appends"),
-        "record 6 of sales.orders truncates the table at offsets {0: 3, 1: 7}, it ends at {0: 4, 1: 8}",
+        "record 6 of sales.orders truncates the table at offsets {0: 3, 1: 7}, expected its ends {0: 4, 1: 8}",
     ),
     # maintenance of the lake, and damaged files
     PlantedBug(

@@ -558,7 +558,7 @@ LOG_BUGS = (
         "record 6 of sales.orders adds offset 3 to bucket 0, expected offset 4",
     ),
     PlantedBug(
-        "an append commits condemned segments", Patch(staging, "_require_fresh", lambda: None), BELIEVES_STAGED_OBJECTS
+        "an append commits condemned segments", Patch(staging, "_require_valid", lambda: None), BELIEVES_STAGED_OBJECTS
     ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",
@@ -573,7 +573,9 @@ LOG_BUGS = (
     ).found_by(partial(check_sleepers, "upserts", 2), f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction does not check that its inputs are still live", Patch(merge, "_is_still_live", lambda: True)
-    ).found_by(a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that are not there"),
+    ).found_by(
+        a_merge_while_others_append_and_merge, "record 8 of sales.orders replaces segments that the log does not have"
+    ),
     PlantedBug(
         "a dropped table accepts rows",
         *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, staging)),
@@ -620,14 +622,18 @@ LOG_BUGS = (
     # cleanup, trimming, checkpoints and shared objects
     PlantedBug(
         "cleanup does not wait for the grace period",
-        Patch(garbage_collection, "_delete_marked", lambda original: original(grace_ms=0)),
+        Patch(garbage_collection, "_delete_marked", lambda original, run: original(run=replace(run, grace_ms=0))),
     ).found_by(
         a_held_pin_while_others_merge_and_clean,
         "SnapshotExpiredError: .../segments/...deleted when its grace period ended",
     ),
     PlantedBug(
         "commit records are deleted before the grace period ends",
-        Patch(garbage_collection, "_delete_records", lambda original: original(grace_ms=-INFINITE_MS)),
+        Patch(
+            garbage_collection,
+            "_delete_records",
+            lambda original, run: original(run=replace(run, grace_ms=-INFINITE_MS)),
+        ),
     ).found_by(a_reader_whose_segments_are_merged_and_cleaned, "is no prefix at or above"),
     PlantedBug(
         "the low watermark passes records with inline rows", Patch(TableState, "oldest_inline_commit", lambda: None)
@@ -636,7 +642,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "cleanup condemns young orphan files",
-        Patch(garbage_collection, "_mark_orphans", lambda original: original(grace_ms=0)),
+        Patch(garbage_collection, "_mark_orphans", lambda original, run: original(run=replace(run, grace_ms=0))),
     ).found_by(
         a_cleaner_at_work_while_an_append_is_staged,
         "rows were staged 1000 ms ago, and maintenance may have deleted them since",

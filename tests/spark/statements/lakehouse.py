@@ -37,7 +37,7 @@ NO_BRANCH = "cannot have branches"
 PARTITIONED = "partitioned anew since"
 CHECK = "constraint"
 REFUSALS = {
-    TWO_ROWS: r"rows with the primary key|inserts a row under a primary key that a row has",
+    TWO_ROWS: r"rows with the primary key|inserts a row with an existing primary key",
     CARDINALITY: r"MERGE_CARDINALITY_VIOLATION",
     OUTSIDE: r"new rows do not match the condition",
     CONFLICT: r"COMMIT_CONFLICT",

@@ -239,10 +239,10 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         "COMMIT_CONFLICT", "write the rows again with its columns number", "write the rows again with its columns"
     ),
     writing_by_key_while_columns_change: Advice(
-        "COMMIT_CONFLICT", "columns were altered .* write again", "nothing was written, write again"
+        "COMMIT_CONFLICT", "columns were altered .* retry the write", "nothing was written, retry the write"
     ),
     writing_by_key_beside_quick_processes: Advice(
-        "COMMIT_CONFLICT", "lost 100 races .* write again", "nothing was written, write again"
+        "COMMIT_CONFLICT", "lost 100 races .* retry the write", "nothing was written, retry the write"
     ),
     dropping_a_partition_beside_quick_processes: Advice(
         "COMMIT_CONFLICT", "drop the partition again", "nothing was deleted, drop the partition again"

@@ -125,11 +125,11 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     a_lake_table_that_is_not_there: Advice("LAKE_MISMATCH", "tier it", "or never tiered; tier it"),
     a_consumer_that_does_not_say_where_it_is: Advice(
-        "CORRUPT_DATA", "delete it", "or delete it where the consumer is no longer needed", ("paimon",)
+        "CORRUPT_DATA", "delete it", "or delete it if the consumer is no longer needed", ("paimon",)
     ),
     a_tag_that_is_not_there: Advice("SNAPSHOT_EXPIRED", "choose one of them", "choose one of them"),
     following_a_table_that_is_truncated: Advice(
-        "OFFSETS_TRIMMED", "from 'earliest'", "rows that were read were removed; …"
+        "OFFSETS_TRIMMED", "from 'earliest'", "rows that had been read were removed; …"
     ),
     a_commit_that_is_no_longer_known: Advice("SNAPSHOT_EXPIRED", "choose a later commit", "choose a later commit"),
     rows_that_were_trimmed_before_they_were_asked_for: Advice(

@@ -402,9 +402,11 @@ def a_sink_whose_table_was_made_anew(place: Place) -> Case:
 
 ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_sum_that_does_not_fit: Advice(
-        "AGGREGATE_OVERFLOW", "give the column a wider type", "give the column a wider type"
+        "AGGREGATE_OVERFLOW", "change the column to a wider type", "change the column to a wider type"
     ),
-    a_sum_that_fits_no_type: Advice("AGGREGATE_OVERFLOW", "create a table with one", "or create a table with one"),
+    a_sum_that_fits_no_type: Advice(
+        "AGGREGATE_OVERFLOW", "copy the rows to a table", "or copy the rows to a table with a wider type"
+    ),
     a_narrower_column: Advice("SCHEMA_MISMATCH", "add a column of that type, fill it", "fill it"),
     a_narrower_column_of_a_log: Advice("SCHEMA_MISMATCH", "copy the rows", "fill it"),
     a_fixed_property: Advice("INVALID_OPTION", "create a new table and copy", "create a new table and copy the rows"),

@@ -34,7 +34,7 @@ def script(path: Path, text: str) -> str:
 
 @pytest.mark.parametrize(
     ("version", "level"),
-    [((3, 10), "fail"), ((3, 11), "ok"), ((3, 13), "ok"), ((3, 14), "fail")],
+    [((3, 10), "fail"), ((3, 11), "ok"), ((3, 14), "ok"), ((3, 15), "fail")],
 )
 def test_doctor_accepts_supported_python_versions_only(version, level):
     assert diagnostics.check_python(version).level == level

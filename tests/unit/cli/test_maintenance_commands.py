@@ -180,7 +180,7 @@ def test_verify_of_a_table_that_is_well(run, table):
     run("maintain")
     found = run("verify", "t", "-o", "json").document
     assert (found["log_rows"], found["lake_rows"], found["problems"]) == (50, 50, [])
-    assert "everything is there" in run("verify", "t").stdout
+    assert "all files exist" in run("verify", "t").stdout
 
 
 def test_verify_checks_a_table_with_a_primary_key(run, warehouse, own_cache):

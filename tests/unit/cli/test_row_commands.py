@@ -118,9 +118,10 @@ def test_a_bad_file_among_good_ones_adds_nothing(run, table, tmp_path):
 
 
 def test_large_files_are_read_in_pieces(run, table, tmp_path, monkeypatch):
+    from streamhouse_spark.schema import row_conversion
     from streamhouse_spark.write import file_readers as files
 
-    monkeypatch.setattr(files, "_TABLE_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(row_conversion, "PIECE_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(files, "BLOCK_BYTES", 1 << 14)
     path = tmp_path / "rows.jsonl"
     path.write_text(json_lines(*({"id": i, "name": f"name {i}"} for i in range(20_000))))
@@ -300,6 +301,8 @@ def test_tail_without_following_ends_with_the_last_row(run, filled):
     text = run("tail", "t", "--from", "earliest", "--no-follow", "--columns", "name").stdout.splitlines()
     assert text[0].split() == ["_bucket", "_log_offset", "_commit_timestamp", "name"]
     assert len(text) == 21
+    found = run("tail", "t", "--from", "earliest", "--no-follow", "--where", "id IN (3, 5)", "-o", "json").lines
+    assert sorted(row["id"] for row in found) == [3, 5]
 
 
 def test_tail_starts_at_a_time(run, filled):

@@ -16,5 +16,5 @@ def test_without_the_extra_the_error_names_it(run, warehouse_path, monkeypatch, 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
     error = run("serve", "--port", "0", code=1).stderr
-    assert f"the server needs {missing}" in error
+    assert f"the server requires {missing}" in error
     assert "pip install 'streamhouse-spark[serve]'" in error

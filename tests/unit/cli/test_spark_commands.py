@@ -85,7 +85,7 @@ def test_a_view_is_to_be_named(run):
 def test_refresh_says_that_it_needs_spark(run, warehouse, monkeypatch):
     make_view(warehouse)
     assert (
-        "refresh needs Spark, which runs the queries: give --master 'local[*]'"
+        "refresh requires Spark, which runs the queries; add --master 'local[*]'"
         in run("refresh", "gold.v", code=1).stderr
     )
     monkeypatch.setattr(

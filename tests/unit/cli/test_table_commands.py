@@ -159,7 +159,7 @@ def test_describe_shows_rounds_that_failed(run, warehouse, orders):
     (found,) = run("describe", "sales.orders", "--output", "json").document["failed_rounds"]
     assert (found["error"], found["host"], found["over"]) == ("StorageError", "tierer-0", False)
     text = " ".join(run("describe", "sales.orders").stdout.split())
-    assert "tiering failed last 5 h ago on tierer-0: STORAGE: the store is away; nobody has tried since" in text
+    assert "tiering failed last 5 h ago on tierer-0: STORAGE: the store is away; no service has retried since" in text
 
 
 def test_describe_says_how_often_a_view_is_refreshed(run, warehouse):

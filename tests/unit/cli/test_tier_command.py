@@ -108,7 +108,7 @@ def test_a_round_that_fails_is_noted_for_others(run, warehouse_path, monkeypatch
     run("tier", "--once")
     table.refresh()
     assert list(diagnostics.check_failed_rounds(table)) == []
-    assert "it succeeded since" in " ".join(run("describe", "s.t").stdout.split())
+    assert "it succeeded later" in " ".join(run("describe", "s.t").stdout.split())
 
 
 def metric(url: str, name: str) -> float | None:

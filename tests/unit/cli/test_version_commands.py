@@ -10,7 +10,7 @@ def test_a_branch_is_made_published_and_dropped(run, warehouse):
     table.append([{"id": 1}])
     version = table.refresh().version
     shown = run("branch", "sales.orders", "audit").stdout
-    assert f"sales.orders$branch_audit begins with commit {version} of sales.orders" in shown
+    assert f"sales.orders$branch_audit starts at commit {version} of sales.orders" in shown
     table.branch("audit").append([{"id": 2}])
     assert "2" in run("head", "sales.orders$branch_audit", "-o", "json").stdout
     assert table.to_arrow()["id"].to_pylist() == [1]

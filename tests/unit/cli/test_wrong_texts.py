@@ -85,7 +85,9 @@ LINES = {
     "drop": Line({"table": "log"}, ("--yes",)),
     "undrop": Line({"table": "dropped", "to": "back"}),
     "head": Line({"table": "log", "limit": "1", "columns": "id", "where": "id > 0"}),
-    "tail": Line({"table": "log", "start": "earliest", "limit": "1", "columns": "id"}, ("--no-follow",)),
+    "tail": Line(
+        {"table": "log", "start": "earliest", "limit": "1", "columns": "id", "where": "id > 0"}, ("--no-follow",)
+    ),
     "append": Line({"table": "log", "files": "-", "format_": "csv", "null_texts": "-"}),
     "serve": Line(
         {

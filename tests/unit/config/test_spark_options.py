@@ -143,7 +143,7 @@ def test_options_travel_to_executors():
         ("readStream", {"maxOffsetsPerTrigger": "0"}, "expected a whole number of at least 1"),
         ("readStream", {"maxBytesPerTrigger": "many"}, "expected a size above zero"),
         ("readStream", {"consumerId": " "}, "consumerId is ' ', expected 1 to 256 printable characters"),
-        ("write", {"txnAppId": "streamhouse.identity.1", "txnVersion": "9"}, "choose another one"),
+        ("write", {"txnAppId": "streamhouse.identity.1", "txnVersion": "9"}, "choose another id"),
         ("write", {"txnAppId": "a"}, "found option txnAppId without txnVersion"),
         ("write", {"txnVersion": "1"}, "found option txnVersion without txnAppId"),
         ("write", {"txnAppId": "a", "txnVersion": "-1"}, "txnVersion is '-1', expected a whole number of at least 0"),

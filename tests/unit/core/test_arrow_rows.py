@@ -178,7 +178,7 @@ def test_a_row_that_grows_too_large_is_refused(wh, monkeypatch):
     table = wh.create_table("t", COLUMNS, primary_key=["id"])
     table.upsert([{"id": 1, "text": "x" * 700}])
     version = table.refresh().version
-    with pytest.raises(SchemaMismatchError, match="bytes of one primary key in bucket 0"):
+    with pytest.raises(SchemaMismatchError, match="the rows of one primary key in bucket 0"):
         table.upsert([{"id": 1, "data": b"y" * 700}], columns=["data"])
     monkeypatch.setattr(arrow_rows, "KEY_ROWS_BYTES_MAX", 2000)
     with pytest.raises(SchemaMismatchError, match="rows of one key in several batches"):
@@ -192,7 +192,7 @@ def test_too_many_bytes_of_keys_are_refused(wh, monkeypatch):
     version = table.refresh().version
     with pytest.raises(InvalidOptionError, match="bytes of primary keys for one bucket"):
         table.upsert([{"id": f"{i:0100d}", "n": i} for i in range(11)])
-    with pytest.raises(InvalidOptionError, match="look them up in several calls"):
+    with pytest.raises(InvalidOptionError, match="look up the keys in several calls"):
         table.lookup([f"{i:0100d}" for i in range(11)])
     assert table.refresh().version == version
 

@@ -102,7 +102,7 @@ from streamhouse_spark.core.arrow_rows import (select_matching_rows)
 rows = pa.table({"id": np.arange(200_000)})
 select_matching_rows(rows.slice(0, 1), pc.field("id") > 3)  # what the first use loads may have threads of its own
 before = len(os.listdir("/proc/self/task"))
-parse_filter(pc.field("id") > 3).bound(rows.schema)
+parse_filter(pc.field("id") > 3).bind(rows.schema)
 assert select_matching_rows(rows, pc.field("id") > 3).num_rows == 199_996
 print(before, len(os.listdir("/proc/self/task")))
 rows.filter(pc.field("id") > 3)

@@ -139,7 +139,7 @@ def test_a_table_name_may_name_a_branch():
         name.require_table("drop")
     with pytest.raises(InvalidNameError, match="ends with"):
         parse_table_name("orders$branch_audit$")
-    with pytest.raises(InvalidNameError, match="means the table itself"):
+    with pytest.raises(InvalidNameError, match="is reserved for the table itself"):
         parse_branch("Main")
 
 

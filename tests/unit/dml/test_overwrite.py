@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -254,36 +252,3 @@ class TestRefused:
         with pytest.raises(SchemaMismatchError):
             table.overwrite_partitions([{"id": "x", "day": 1}])
         assert ids(table.to_arrow()) == [1]
-
-
-def test_many_random_replacements_agree_with_a_list(table, other_process):
-    """Beside a list of rows, with appends, deletions, rounds and trimming between."""
-    chance, model, number = random.Random(17), [], 0
-    for _ in range(120):
-        new = rows(*range(number, number + chance.randrange(4)))
-        number += len(new)
-        match chance.randrange(6):
-            case 0 | 1:
-                table.append(new)
-                model += new
-            case 2:
-                day = chance.randrange(3)
-                mine = [row for row in new if row["day"] == day]
-                table.overwrite(mine, where=[("day", "=", day)])
-                model = [row for row in model if row["day"] != day] + mine
-            case 3:
-                other_process().table("d.t").overwrite_partitions(new)
-                days = {row["day"] for row in new}
-                model = [row for row in model if row["day"] not in days] + new
-            case 4:
-                at = chance.randrange(number + 1)
-                mine = [row for row in new if row["id"] < at]
-                table.overwrite(mine, where=pc.field("id") < at)
-                model = [row for row in model if row["id"] >= at] + mine
-            case 5:
-                tier(table)
-                if chance.random() < 0.5:
-                    trim_tiered(table)
-                assert ids(table.lake.to_arrow()) == sorted(row["id"] for row in model)
-        assert ids(table.to_arrow()) == sorted(row["id"] for row in model)
-        assert table.refresh().num_rows == len(model)

@@ -383,7 +383,7 @@ def test_numbers_are_compared_exactly(memory, world, kind, name):
 @pytest.mark.parametrize("operand", [decimal.Decimal("1.5"), 1.5, decimal.Decimal("-0.5"), 2], ids=str)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_segment_of_one_value_is_read_where_the_value_matches(name, operand):
-    bound = parse_filter([("n", name, operand)]).bound(pa.schema([("n", pa.int32())]))
+    bound = parse_filter([("n", name, operand)]).bind(pa.schema([("n", pa.int32())]))
     for value in range(-2, 4):
         assert may_match(bound.node, {"n": constant_bounds(value)}) or not OPERATORS[name](value, operand), value
 

@@ -29,7 +29,7 @@ def fields(*names):
 def test_a_condition_that_is_null_chooses_nothing():
     rows = pa.table({"id": [1, None, 3]})
     for where in (pc.field("id") != 1, [("id", "!=", 1)]):
-        choice = parse_filter(where).bound(rows.schema)
+        choice = parse_filter(where).bind(rows.schema)
         assert choice.mask(rows).tolist() == [False, False, True]
 
 

@@ -54,7 +54,14 @@ def rows_where(text: str) -> list[int]:
         ("f >= 1e9", [3]),
         ("b = 'it''s'", [1]),
         ("a IN (1, 3)", [0, 2]),
-        ("a not in (1, 3)", [1, 3]),
+        ("a not in (1, 3)", [1]),
+        ("NOT a IN (1, 3)", [1]),
+        ("NOT (a NOT IN (1, 3) OR b = 'Z')", [0]),
+        ("NOT (a IN (1, 3) AND b = 'x')", [1, 2]),
+        ("NOT (b IS NULL)", [0, 1, 2]),
+        ("NOT f < 1", [3]),
+        ("a = 1 OR a = 2 OR b = 'Z' AND f IS NULL", [0, 1, 2]),
+        ("(a = 1 OR a = 2) AND (b = 'x' OR f < 0)", [0, 1]),
         ("b IS NULL", [3]),
         ("b is not null", [0, 1, 2]),
         ("price > 1.5", [1]),
@@ -80,7 +87,11 @@ def test_conditions_that_must_all_hold_are_predicates_that_prune():
         ("b", "=", "x"),
         ("f", "is null", None),
     ]
-    assert isinstance(parse_where("a > 1 OR b = 'x'", ROWS.schema), pc.Expression)
+    assert parse_where("a > 1 OR b = 'x' AND f IS NULL", ROWS.schema) == [
+        [("a", ">", 1)],
+        [("b", "=", "x"), ("f", "is null", None)],
+    ]
+    assert isinstance(parse_where("(a > 1 OR b = 'x') AND f = 1", ROWS.schema), pc.Expression)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,7 @@ def test_conditions_that_must_all_hold_are_predicates_that_prune():
         ("a >", "expected a number"),
         ("a > 1 b", "expected AND, OR or the end at character 7, found 'b'"),
         ("a > 'x'", "expected a number, because column a has type int32"),
-        ("b > 1", "expected a text in 'single quotes', because column b"),
+        ("b > 1", "expected a string in 'single quotes', because column b"),
         ("(a = 1", "expected a closing parenthesis"),
         ("a IN 1", "expected a list"),
         ("a IN (1", "expected a comma or a closing parenthesis"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow.compute as pc
 import pytest
 
@@ -154,43 +152,3 @@ def test_a_keyed_overwrite_by_other_columns_is_rejected(wh):
     with pytest.raises(InvalidOptionError, match="does not support deletes"):
         first.overwrite_partitions(rows(1))
     assert there(table.to_arrow()) == [(1, 0), (2, 0)]
-
-
-def test_many_random_keyed_replacements_agree_with_a_dict(table, other_process):
-    """Beside a dict of rows, with upserts, deletions and rounds between; the changelog leads to the same rows."""
-    chance, model = random.Random(23), {}
-    for step in range(60):
-        new = dict.fromkeys((chance.randrange(40) for _ in range(chance.randrange(6))), step)
-        written = [row for number in new for row in rows(number, n=new[number])]
-        day = chance.randrange(3)
-        match chance.randrange(5):
-            case 0:
-                table.upsert(written)
-                model |= new
-            case 1:
-                gone = chance.randrange(40)
-                table.delete([(gone, gone % 3)])
-                model.pop(gone, None)
-            case 2:
-                table.overwrite([row for row in written if row["day"] == day], where=[("day", "=", day)])
-                model = {i: n for i, n in model.items() if i % 3 != day} | {
-                    i: n for i, n in new.items() if i % 3 == day
-                }
-            case 3:
-                other_process().table("d.t").overwrite_partitions(written)
-                days = {number % 3 for number in new}
-                model = {i: n for i, n in model.items() if i % 3 not in days} | new
-            case 4:
-                tier(table)
-                assert there(table.lake.to_arrow()) == sorted(model.items())
-        assert there(table.to_arrow()) == sorted(model.items())
-    followed = {}
-    for kind, number, n in changes(table):
-        if kind == "delete":
-            assert followed.pop(number) == n
-        elif kind == "update_before":
-            assert followed[number] == n
-        else:
-            assert (kind == "insert") == (number not in followed)
-            followed[number] = n
-    assert followed == model

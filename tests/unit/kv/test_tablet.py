@@ -384,17 +384,6 @@ class TestEviction:
         assert beside.exists()
         assert len(list_cached_tablets(cache)) == 1
 
-    def test_values_of_groups_that_earlier_versions_cached_are_deleted(self, new, cache):
-        new().close()
-        groups = Tablet(TabletFiles(cache, f"{'t' * 32}-extremes-0123456789abcdef", 0), IDENTITY)
-        groups.apply({b"a": b"1"}, 0, 1)
-        evict(cache, 1 << 30)
-        assert len(list_cached_tablets(cache)) == 2  # it is open
-        groups.close()
-        evict(cache, 1 << 30)
-        assert [tablet.files.folder.parent.name for tablet in list_cached_tablets(cache)] == ["t" * 32]
-        assert [folder.name for folder in cache.iterdir()] == ["t" * 32]
-
 
 def _hold(cache, opened, done):
     t = Tablet(TabletFiles(cache, "t" * 32, 1), IDENTITY)

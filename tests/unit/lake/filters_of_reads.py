@@ -12,4 +12,4 @@ from streamhouse_spark.schema.table_schema import TableSchema
 def filter_of(schema: TableSchema, *predicates: tuple[str, str, Any]) -> Node:
     """The filter of rows that satisfy all of the predicates on columns of the schema."""
     parsed = parse_filter(predicates)
-    return ALWAYS_TRUE if parsed is None else parsed.bound(schema.arrow).node
+    return ALWAYS_TRUE if parsed is None else parsed.bind(schema.arrow).node

@@ -5,12 +5,12 @@ import itertools
 import pytest
 
 from streamhouse_spark import CorruptDataError
-from streamhouse_spark.log.history_index import NO_ANCHORS, SPACING, HistoryIndex, HistoryPoint, HistoryRelation
+from streamhouse_spark.log.history_index import EMPTY_INDEX, SPACING, HistoryIndex, HistoryPoint, HistoryRelation
 
 
 def history(length, *, forked_at=None, rows=lambda number: True):
     """The anchors after so many records; from ``forked_at`` on they are others."""
-    found = NO_ANCHORS
+    found = EMPTY_INDEX
     for number in range(1, length + 1):
         found = found.with_point(mark(number, forked_at), has_rows=rows(number))
     return found
@@ -60,9 +60,9 @@ def test_a_record_has_to_follow_the_newest():
     ours = history(10)
     ours.require_followed_by("a10", "d.t", "0" * 32)
     ours.require_followed_by(None, "d.t", "0" * 32)
-    NO_ANCHORS.require_followed_by("a10", "d.t", "0" * 32)
+    EMPTY_INDEX.require_followed_by("a10", "d.t", "0" * 32)
     with pytest.raises(
         CorruptDataError,
-        match=r"record 11 of d.t follows attempt b10, and record 10 is attempt a10.*commits and.*from number 11",
+        match=r"record 11 of d.t follows attempt b10, but record 10 is attempt a10.*commits and.*with number 11",
     ):
         ours.require_followed_by("b10", "d.t", "0" * 32)

@@ -183,5 +183,5 @@ def test_what_cannot_be_hashed():
     for columns, num_buckets in (([id_column], 0), ([], 4)):
         with pytest.raises(ValueError, match="at least 1"):
             paimon_buckets(columns, num_buckets)
-    with pytest.raises(TypeError, match="taken of one column, not of 2"):
+    with pytest.raises(TypeError, match="found 2 columns, expected one"):
         row_buckets([id_column, id_column], 4, "iceberg")

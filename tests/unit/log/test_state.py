@@ -96,7 +96,7 @@ def test_records_that_cannot_follow(wrong):
 
 @pytest.mark.parametrize("first", [record(1), record(1, Drop()), record(2, CREATE)])
 def test_what_cannot_begin_a_table(first):
-    with pytest.raises(CorruptDataError, match="is not one that creates a table"):
+    with pytest.raises(CorruptDataError, match="does not create a table"):
         fold(None, first)
 
 
@@ -117,7 +117,7 @@ def test_replace_and_trim_condemn_what_they_free():
 
 @pytest.mark.parametrize(("start", "end"), [(0, 5), (1, 7), (7, 9)])
 def test_a_replace_that_does_not_fit_the_segments(start, end):
-    with pytest.raises(CorruptDataError, match="replaces segments that are not there"):
+    with pytest.raises(CorruptDataError, match="replaces segments that the log does not have"):
         folded((Replace(0, start, end, (segment(0, start, end - start, 4, "c" * 32),)),), state=appended())
 
 

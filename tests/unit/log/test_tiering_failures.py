@@ -142,11 +142,11 @@ def test_a_failure_is_described_in_one_line(table):
     found = replace(failure(), times=3, first_ms=0, last_ms=600_000)
     text = found.describe(state, 620_000)
     assert text == "failed 3 times in 10 min, last 20 s ago on a: STORAGE: the store is away"
-    assert found.describe(state, 600_000 + 50 * hour_ms).endswith("; nobody has tried since")
+    assert found.describe(state, 600_000 + 50 * hour_ms).endswith("; no service has retried since")
     assert "last 2 days ago" in found.describe(state, 600_000 + 50 * hour_ms)
     mended = replace(failure(RuntimeError("x")), mended_ms=2_000)
     assert mended.describe(state, 2_000) == (
-        "failed last 1 s ago on a: RuntimeError, whose text is in the log of that process; it succeeded since"
+        "failed last 1 s ago on a: RuntimeError, whose text is in the log of that process; it succeeded later"
     )
     assert json.dumps(found.to_json(state))
 

@@ -56,7 +56,7 @@ def test_rows_of_the_same_record_go_behind_it():
 
 @pytest.mark.parametrize("offsets", [{0: 5}, {0: 5, 1: 0}, {0: 6, 1: 1}, {}])
 def test_a_truncation_elsewhere_than_at_the_end_is_refused(offsets):
-    with pytest.raises(CorruptDataError, match="it ends at"):
+    with pytest.raises(CorruptDataError, match="expected its ends"):
         folded(filled(), act.Truncate(offsets))
 
 

@@ -280,7 +280,7 @@ def test_a_turn_that_was_kept_in_vain_is_taken(turns):
     wait = _waiting(turns, first)
     second.do(turns.release)  # it keeps the turn, because the other one came back, and does not come back itself
     assert not wait.done()
-    turns._look(turns._waiting[0], 0)
+    turns._check_progress(turns._waiting[0], 0)
     assert wait.result(ANSWER_S)
     wait = _waiting(turns, third)
     first.do(turns.release)  # and nobody is taken for one that comes back any more
@@ -292,9 +292,9 @@ def test_where_lookups_are_slow_all_go_on_at_once(turns):
     first, second, third = Worker(), Worker(), Worker()
     assert first.do(turns.acquire)
     waits = [_waiting(turns, worker) for worker in (second, third)]
-    turns._look(turns._waiting[1], module._FEW)
+    turns._check_progress(turns._waiting[1], module._FEW)
     assert turns._waiting
-    turns._look(turns._waiting[1], module._FEW - 1)  # of the owner, meanwhile
+    turns._check_progress(turns._waiting[1], module._FEW - 1)  # of the owner, meanwhile
     assert [wait.result(ANSWER_S) for wait in waits] == [False, False]
     assert [worker.do(turns.acquire) for worker in (second, third)] == [False, False]
     first.do(turns.release)

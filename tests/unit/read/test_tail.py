@@ -108,7 +108,7 @@ class TestRows:
         for i in range(6):
             table.append([{"id": 2 * i, "s": "even"}, {"id": 2 * i + 1, "s": "odd"}])
         if merged:
-            table.merge_inline()
+            merge_inline(table)
         for condition in ("id >= 4 AND s = 'odd'", [("id", ">=", 4), ("s", "=", "odd")], pc.field("id").isin([5, 7])):
             tail = table.tail("earliest", columns=["id"], filter=condition, include_metadata=True, until_ms=0)
             rows = [row for batch in tail for row in batch.to_pylist()]

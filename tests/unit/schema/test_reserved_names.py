@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("own_cache")
 def unreserved() -> Iterator[pytest.MonkeyPatch]:
     """Until it is undone tables are made as they could be made before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(schema, "require_free_name", lambda _: None)
-        patch.setattr(creation, "require_free_partition_name", lambda _: None)
+        patch.setattr(schema, "require_unreserved_name", lambda _: None)
+        patch.setattr(creation, "require_unreserved_partition_name", lambda _: None)
         yield patch
 
 
@@ -126,7 +126,7 @@ class TestATableFromBefore:
 
     def test_one_row_that_only_arrow_can_read(self, older):
         """The column stands in a lookup twice then, and `lookup_one` has the table's."""
-        plan = older._lookup_one._get_plan(older.keyed.shape(), None)
+        plan = older._lookup_one._get_plan(older.keyed.keyed_schema(), None)
         assert older._lookup_one._lookup_with_arrow(plan, [1], None, None) == self.ROWS[0]
         assert older._lookup_one._lookup_with_arrow(plan, [3], None, None) is None
 

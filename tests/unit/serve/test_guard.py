@@ -11,30 +11,21 @@ from starlette.routing import Mount, Route
 
 from faults.sim import SimClock
 from kit.serving import http_client
-from streamhouse_spark import InvalidOptionError, Warehouse
+from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.serve import auth
-from streamhouse_spark.serve.acl import Access, Client, digest_of, parse_pattern
+from streamhouse_spark.serve.acl import Access, digest_of
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.auth import RateLimit
 from streamhouse_spark.serve.options import ServeOptions
+from unit.serve.guarded_clients import CLIENTS, NAMES, TOKENS, guarded_warehouse
 
-TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
-CLIENTS = {
-    digest_of(TOKENS["none"]): Client("none"),
-    digest_of(TOKENS["shop"]): Client("shop", writable=(parse_pattern("sales.orders"),)),
-    digest_of(TOKENS["board"]): Client("board", readable=(parse_pattern("sales.*"),), requests_per_s=0.01),
-}
 ACCESS = Access(CLIENTS)
-NAMES = ("sales.orders", "sales.other", "ops.events")
 
 
 @pytest.fixture
 def warehouse(tmp_path):
-    warehouse = Warehouse(str(tmp_path / "wh"))
-    for name in NAMES:
-        warehouse.create_table(name, "id BIGINT").append([{"id": 1}])
-    return warehouse
+    return guarded_warehouse(tmp_path)
 
 
 @pytest.fixture
@@ -129,7 +120,7 @@ def test_a_client_beyond_its_limit_is_throttled_alone(app):
 
 
 def test_a_stream_ends_with_its_token(warehouse):
-    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], ends_s=0.0)
+    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], expires_s=0.0)
     app = make_app(warehouse, ServeOptions(lambda: Access({digest_of(TOKENS["shop"]): ended})))
     answer = client_of(app, "shop").get("/api/v1/tables/sales.orders/changes?from=earliest")
     assert answer.status_code == 200

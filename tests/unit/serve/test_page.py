@@ -147,12 +147,12 @@ def test_the_page_shows_failing_rounds(warehouse, page):
         assert store.startswith("tiering failed 2 times since ")
         assert "on tierer-0, after 2 s with 40 rows that waited: STORAGE: the store refused" in store
         assert upkeep.startswith("maintenance failed ")
-        assert upkeep.endswith("RuntimeError, whose text is in the log of that process; nobody has tried since")
+        assert upkeep.endswith("RuntimeError, whose text is in the log of that process; no service has retried since")
         assert "4711" not in page.run("document.body.textContent")
         tier(orders)
         page.run("look(); open('sales.orders')")
         page.wait("document.querySelectorAll('span.failing').length == 0")
-        page.wait("document.querySelector('#facts li').textContent.endsWith('; it succeeded since')")
+        page.wait("document.querySelector('#facts li').textContent.endsWith('; it succeeded later')")
 
 
 @pytest.mark.parametrize("size", ["1280,900", "390,900"])

@@ -158,7 +158,7 @@ def test_names_of_tables_are_labels_whatever_they_hold():
 def test_paths_and_methods_that_are_not_there():
     with serve_until_exit(Observed(), LOOPBACK) as address:
         status, text = get(address, "/metricz")
-        assert (status, text) == (404, "nothing at /metricz; there are /livez, /readyz, /metrics\n")
+        assert (status, text) == (404, "there is no /metricz, expected /livez, /readyz, /metrics\n")
         assert get(address, "/livez", "HEAD") == (200, "")
         assert get(address, "/livez", "POST")[0] == 501
 
@@ -191,5 +191,5 @@ def test_listen_addresses_are_parsed(text, address):
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:65536", "host:-1", "host:http", "١:٢"])
 def test_addresses_that_are_none(text):
-    with pytest.raises(InvalidOptionError, match="is no address to listen at"):
+    with pytest.raises(InvalidOptionError, match="expected HOST:PORT"):
         parse_address(text)

@@ -22,7 +22,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.async_calls import THREADS_MAX, Lane
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.read import follow
+from streamhouse_spark.read import async_tail, follow
 from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table import aio
 
@@ -207,6 +207,19 @@ class TestTails:
 
         assert asyncio.run(work()) == [[1]] * 100
         assert len(reads) < 10
+
+    def test_own_rows_are_delivered_without_a_poll(self, table, monkeypatch):
+        async def never(*_):
+            await asyncio.Event().wait()
+
+        async def work():
+            waiting = asyncio.ensure_future(anext(table.aio.tail("earliest")))
+            await until(lambda: table.aio._watch()._waiting)
+            await table.aio.append([{"id": 1}])
+            return ids(await waiting)
+
+        monkeypatch.setattr(async_tail, "sleep_ms", never)
+        assert asyncio.run(work()) == [1]
 
     def test_a_slow_loop_body_reads_nothing_ahead(self, table, monkeypatch):
         reads = []
@@ -427,6 +440,22 @@ def test_a_table_of_another_process_is_polled(table, other_process):
             return ids(await waiting)
 
     assert asyncio.run(work()) == [7]
+
+
+def test_a_table_on_a_remote_store(remote, world):
+    table = TABLE.create(Warehouse("wh", storage=remote, world=world))
+    other = Warehouse("wh", storage=remote, world=world).table("t")
+
+    async def work():
+        got = []
+        async with table.aio.tail("earliest", filter="id >= 5") as tail:
+            for first in (0, 10, 20):
+                await asyncio.gather(*(other.aio.append([{"id": first + i}]) for i in range(10)))
+                while len(got) < first + 5:
+                    got += ids(await anext(tail))
+        return got
+
+    assert asyncio.run(work()) == list(range(5, 30))
 
 
 def test_a_table_on_a_disk_with_the_real_clock(warehouse_path):

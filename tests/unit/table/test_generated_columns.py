@@ -121,7 +121,7 @@ def test_neither_they_nor_the_columns_that_they_use_can_change(wh):
 @pytest.mark.parametrize(
     ("columns", "given", "says"),
     [
-        ("id INT, g INT", {"properties": {"bucket.key": "g"}}, "'g' is generated and of the bucket.key"),
+        ("id INT, g INT", {"properties": {"bucket.key": "g"}}, "'g' is generated and part of bucket.key"),
         (
             "id INT NOT NULL, g INT",
             {"primary_key": ["id"], "properties": {"table.merge-engine": "aggregation", "fields.g.agg": "sum"}},

@@ -176,8 +176,8 @@ def test_merge_engines_keep_it(wh, own_cache, engine):
         ("id BIGINT, v INT", {"table.identity.id": "ALWAYS INCREMENT BY 0"}, {}, "a step that is not 0"),
         ("id BIGINT, v INT", {"table.identity.id": f"ALWAYS START WITH {2**63}"}, {}, "of 64 bits"),
         ("id BIGINT, v BIGINT", {**ALWAYS, "table.identity.v": "ALWAYS"}, {}, "expected at most one in a table"),
-        ("id BIGINT, v INT", {**ALWAYS, "bucket.key": "id", "bucket.num": "2"}, {}, "of the bucket.key"),
-        ("id BIGINT, v INT", ALWAYS, {"partition_by": ["id"]}, "one that gives the partition"),
+        ("id BIGINT, v INT", {**ALWAYS, "bucket.key": "id", "bucket.num": "2"}, {}, "part of bucket.key"),
+        ("id BIGINT, v INT", ALWAYS, {"partition_by": ["id"]}, "the source of a partition field"),
         ("id BIGINT, v BIGINT", {**ALWAYS, "table.generated.v": "id * 2"}, {}, "used by the generated column 'v'"),
         ("k INT NOT NULL, id BIGINT", BY_DEFAULT, {"primary_key": ["k"]}, "BY DEFAULT: rows by key keep"),
         (

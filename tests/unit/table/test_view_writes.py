@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pyarrow as pa
 import pytest
 
@@ -49,6 +51,7 @@ def rows_of(table):
 
 WRITES = {
     "upsert": lambda view: view.upsert([{"k": 1, "v": 5}]),
+    "upsert from asyncio": lambda view: asyncio.run(view.aio.upsert([{"k": 1, "v": 5}])),
     "upsert of a transaction": lambda view: view.upsert([{"k": 1, "v": 5}], transaction=Transaction("app", 1)),
     "upsert of nothing": lambda view: view.upsert([]),
     "append": lambda view: view.append([{"k": 1, "v": 5}]),
@@ -81,13 +84,17 @@ def test_writes_over_http_are_refused(wh, view, mode):
 
 
 def test_what_others_do_with_a_view(wh, view):
-    """Its refreshes write, and it is tiered, compacted, altered, renamed, cloned and dropped as any table."""
+    """Its refreshes write, and it is followed, tiered, compacted, altered, renamed, cloned and dropped as any table."""
+    assert [batch.num_rows for batch in view.follow("app", available_now=True)] == [2]
     tier(view)
     refresh(view, 2, [{"k": 1, "v": 3}, {"k": 2, "v": None}], gone=[2])
     view.maintain()
     tier(view)
     view.lake.compact()
     view.alter_properties({"table.log.ttl": "3d"})
+    assert [batch["_change_type"].to_pylist() for batch in view.follow("app", available_now=True)] == [
+        ["update_before", "update_after", "delete"]
+    ]
     wh.rename_table("gold.view", "gold.other")
     copy = wh.clone_table("gold.other", "gold.copy")
     copy.upsert([{"k": 2, "v": 7}])

@@ -284,7 +284,7 @@ def test_a_warehouse_is_made_around_a_lake(store, world, tmp_path, name):
     LAKES[name](store, world, tmp_path).make(OLD, name="legacy.orders")
     warehouse = Warehouse("wh", storage=store, world=world)
     assert warehouse.adopt_table("sales.orders", "legacy.orders", dry_run=True).rows == 6
-    with pytest.raises(WarehouseNotFoundError, match="holds lake"):
+    with pytest.raises(WarehouseNotFoundError, match="found lake"):
         warehouse.create_table("sales.orders", "id INT")
     with pytest.raises(WarehouseNotFoundError):
         warehouse.tables()

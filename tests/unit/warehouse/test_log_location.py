@@ -151,9 +151,9 @@ class TestPlaces:
         assert (files(Path(wh.url)) if Path(wh.url).exists() else None) == before
 
     def test_unfit_ones_are_refused_before_anything_is_written(self, wh, tmp_path):
-        self.refused(wh, tmp_path / "wh" / "fast", "lie one in the other")
-        self.refused(wh, tmp_path / "wh", "lie one in the other")
-        self.refused(wh, tmp_path, "lie one in the other")
+        self.refused(wh, tmp_path / "wh" / "fast", "overlaps the warehouse")
+        self.refused(wh, tmp_path / "wh", "overlaps the warehouse")
+        self.refused(wh, tmp_path, "overlaps the warehouse")
         self.refused(wh, "fast", "expected an absolute path or a URL")
         self.refused(wh, "", "expected an absolute path or a URL")
         self.refused(wh, "ftp://host/logs", "scheme ftp: is not supported")
@@ -163,18 +163,18 @@ class TestPlaces:
     def test_a_link_into_the_warehouse_is_seen_through(self, wh, tmp_path):
         wh.create_table("a.t", COLUMNS)
         (tmp_path / "link").symlink_to(tmp_path / "wh")
-        self.refused(wh, tmp_path / "link" / "fast", "lie one in the other")
+        self.refused(wh, tmp_path / "link" / "fast", "overlaps the warehouse")
 
     def test_a_log_location_inside_another_warehouse_is_rejected(self, wh, tmp_path):
         Warehouse(tmp_path / "other").create_table("a.t", COLUMNS)
-        self.refused(wh, tmp_path / "other", "is a warehouse itself")
+        self.refused(wh, tmp_path / "other", "is a warehouse, whose")
 
     def test_a_log_location_inside_another_log_is_rejected(self, wh, table, fast):
-        self.refused(wh, fast / "tables" / table.uuid, "lies in the log of a table")
+        self.refused(wh, fast / "tables" / table.uuid, "is in the log of a table")
 
     def test_a_log_location_inside_the_lake_is_rejected(self, tmp_path):
         wh = Warehouse(tmp_path / "wh", {"lake.iceberg.catalog.warehouse": str(tmp_path / "lake")})
-        self.refused(wh, tmp_path / "lake" / "logs", "lies in the lake's place")
+        self.refused(wh, tmp_path / "lake" / "logs", "is in the lake's location")
 
     def test_a_store_without_put_if_absent(self, tmp_path, monkeypatch):
         wh = Warehouse(tmp_path / "wh")

@@ -76,7 +76,7 @@ def test_a_snapshot_renamed_over_the_claim_is_a_conflict(wh, stock, store, monke
         return made
 
     monkeypatch.setattr(paimon_adopt, "commit_snapshot", replaced)
-    with pytest.raises(CommitConflictError, match="in the place of 2"):
+    with pytest.raises(CommitConflictError, match="replaced lake snapshot 2"):
         wh.adopt_table("sales.orders")
     assert not wh.exists("sales.orders")
     monkeypatch.undo()
@@ -112,7 +112,7 @@ def test_a_round_renamed_over_is_tiered_again_next_to_an_older_tables_files(tabl
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"bucket": "2"}, "2 buckets .option bucket. and no bucket-key"),
+        ({"bucket": "2"}, "2 buckets .option bucket. but no bucket-key"),
         ({"bucket": "2", "bucket_key": "id", "bucket-function.type": "mod"}, "bucket-function.type is mod"),
         ({"file.format": "orc"}, "option file.format is orc, expected parquet"),
         ({"row-tracking.enabled": "true"}, "row-tracking.enabled is true"),
@@ -154,7 +154,7 @@ def test_files_that_lie_elsewhere_are_refused(wh, stock, store, tmp_path):
     """As those of a table that was copied do, where their places could not be folders."""
     stock.make("sales.orders", COLUMNS, OLD, **{"data-file.external-paths": f"file://{tmp_path}/x"}, **_ROUND_ROBIN)
     stock.alter("sales.orders", SchemaChange.remove_option("data-file.external-paths"))
-    with pytest.raises(LakeMismatchError, match="it has 1 file elsewhere"):
+    with pytest.raises(LakeMismatchError, match="it has 1 file at other locations"):
         wh.adopt_table("sales.orders")
 
 
@@ -169,6 +169,6 @@ def test_arguments_that_cannot_be(wh, stock):
     ):
         with pytest.raises(InvalidOptionError, match=words):
             wh.adopt_table("sales.orders", properties=properties)
-    with pytest.raises(LakeMismatchError, match="has no primary key, primary_key is id"):
+    with pytest.raises(LakeMismatchError, match="has no primary key, but primary_key is id"):
         wh.adopt_table("sales.orders", primary_key=["id"])
     assert "write-only" not in stock.options("sales.orders")

@@ -48,7 +48,7 @@ class Intents:
     def __init__(self, table, *changes):
         """``changes``: rows, and whether they delete, or what an UPDATE, DELETE or MERGE does with them."""
         self.read = []
-        shape = table.keyed.shape(table.refresh())
+        shape = table.keyed.keyed_schema(table.refresh())
         keys = [
             pa.array([change[0][column.name] for change in changes], column.type) for column in shape.schema.columns
         ]

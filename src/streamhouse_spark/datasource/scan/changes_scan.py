@@ -16,7 +16,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, require_full_changelog
 from streamhouse_spark.schema.table_schema import require_distinct_names
-from streamhouse_spark.table.versioning.tags import resolve_version
+from streamhouse_spark.table.change_scans import resolve_version_range
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -126,28 +126,3 @@ def _resolve_range(table: TableHandle, state: TableState, requested_range: Mappi
     if end is not None and end < start:
         raise InvalidOptionError(f"CHANGES of {state.name} end before they start; swap the two times")
     return commits_between(table.storage, state, start, end, includes=includes)
-
-
-def resolve_version_range(
-    state: TableState, start: str, end: str | None, *, includes: tuple[bool, bool]
-) -> tuple[int, int]:
-    """Return the first and last commit between two versions, given as numbers or tags. Version 0 precedes all commits.
-
-    Raises `InvalidOptionError` for an unknown version, and for a range that ends before it starts.
-    """
-    first = _require_version(state, start)
-    last = state.version if end is None else _require_version(state, end)
-    if end is not None and last < first:
-        raise InvalidOptionError(
-            f"CHANGES of {state.name} from version {first} to {last} end before they start; swap the two versions"
-        )
-    return first + (not includes[0]), last - (end is not None and not includes[1])
-
-
-def _require_version(state: TableState, version: str) -> int:
-    number = resolve_version(state, version)
-    if number > state.version:
-        raise InvalidOptionError(
-            f"{state.name} has no version {number}, expected at most {state.version}; see {state.name}$history"
-        )
-    return number

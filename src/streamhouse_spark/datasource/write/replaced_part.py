@@ -64,7 +64,7 @@ class ReplacedPart:
         """
         if self.condition is None:
             return partitions_of(rows, self.fields)
-        require_matching_rows(self.condition.bound(schema.arrow), rows.select(list(schema.names)), table)
+        require_matching_rows(self.condition.bind(schema.arrow), rows.select(list(schema.names)), table)
         return rows.schema.empty_table().select([])
 
     def choose(self, state: TableState, partitions_by_task: Iterable[pa.Table | None]) -> OverwriteFilterFactory:
@@ -82,7 +82,7 @@ class ReplacedPart:
     @staticmethod
     def _condition_filter(condition: Filter, state: TableState) -> OverwriteFilterFactory:
         def choose(schema: TableSchema) -> OverwriteFilter:
-            return condition.bound(schema.arrow)
+            return condition.bind(schema.arrow)
 
         return limit_to_partitions(choose, state) if state.primary_key else choose
 

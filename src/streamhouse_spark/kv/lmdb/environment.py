@@ -1,14 +1,13 @@
-"""LMDB environments, used by the rules of its manual. The only importer of ``lmdb``.
+"""LMDB environments that obey the rules of LMDB's manual. The only importer of ``lmdb``.
 
-An environment must not be opened twice in a process or used across a fork, and its map cannot grow while it is read.
+A process must not open an environment twice or use it across a fork, and its map cannot grow while it is read.
 `Environment` enforces this for all threads of a process: it opens lazily, closes before a fork, reopens after it, and
-grows as needed. Writes are not synced: files left by a power loss are never read again (see
-`streamhouse_spark.kv.lmdb.tablet_files`).
+grows as needed. Writes are not synced, and files from before a power loss are never read (`kv.lmdb.tablet_files`).
 
 Writing directly to the map (``MDB_WRITEMAP``) makes commits several times faster, because no page is copied to the
 file. But writing a page without disk space kills the process, and opening the file with a smaller map truncates it for
-all processes. So disk space is allocated for the whole map before it is written, and the map is as large as the file.
-Both sizes change only under a lock shared by all processes.
+all processes. Disk space is therefore allocated for the whole map before it is written, and the map is as large as the
+file. Both sizes change only under a lock that all processes share.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
 from streamhouse_spark.storage.local import mount_of
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
-"""File systems that keep the disk space allocated for a byte. Copy-on-write file systems may still be full."""
+"""File systems on which allocated disk space remains available. A copy-on-write file system may still be full."""
 _DOUBLED_BYTES_MAX: Final = 64 << 20
 _ROUND_BYTES: Final = 1 << 20
 MAP_BYTES = 1 << 18
@@ -91,14 +90,14 @@ class MapFile:
             close_lock_file(lock_file)
 
     def allocate(self, num_bytes: int) -> None:
-        """Extend the file to ``num_bytes`` with allocated disk space. On failure it keeps its size.
+        """Extend the file to ``num_bytes`` with allocated disk space. A failure does not change the size.
 
-        Call it under `lock_size`. Raises `OSError`.
+        The caller holds `lock_size`. Raises `OSError`.
         """
         self._allocate(self.path, num_bytes)
 
     def allocate_readers(self, num_bytes: int) -> None:
-        """Allocate LMDB's reader table, a file that is always mapped, as `allocate` does."""
+        """Allocate disk space for LMDB's reader table, a file that is always mapped."""
         self._allocate(self.path.with_name("lock.mdb"), num_bytes)
 
     def _allocate(self, path: Path, num_bytes: int) -> None:
@@ -117,7 +116,7 @@ class MapFile:
 
 
 class DamagedError(CorruptDataError):
-    """The files of an environment differ from what LMDB wrote. Delete and rebuild them."""
+    """The files of an environment are damaged. They must be deleted and rebuilt."""
 
     def __init__(self, message: str, *, condition: str | None = None) -> None:
         super().__init__(message, condition=condition or "CORRUPT_DATA")
@@ -126,7 +125,7 @@ class DamagedError(CorruptDataError):
 class Environment:
     """Two sorted maps of bytes, ``rows`` and ``meta``, in one folder. Safe for threads, forks and other processes.
 
-    A process must have one object per folder; `streamhouse_spark.kv.tablet` ensures that.
+    A process must have only one object per folder, which `kv.tablet` ensures.
     """
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
@@ -135,7 +134,7 @@ class Environment:
         self._map_bytes = map_bytes
         self._guard = new_lock()
         self._lock = new_condition(self._guard)
-        """Condition of the guard. Entering and leaving take only the guard, which costs a third."""
+        """Condition of the guard. `_use` and `_leave` acquire only the guard, which takes a third of the time."""
         self._users = 0
         self._num_waiting = 0
         """Threads that wait until the environment is unused."""
@@ -172,9 +171,9 @@ class Environment:
         self._lock.release()
 
     def read(self, action: Callable[[ReadTransaction], _Result]) -> _Result:
-        """Run ``action`` in one read transaction, which sees one state, and return its result.
+        """Run ``action`` in one read transaction, which reads a single state, and return its result.
 
-        Raises `DamagedError`, and `StorageError` if the local disk failed.
+        Raises `DamagedError`, and `StorageError` if the local disk fails.
         """
         import lmdb
 
@@ -184,7 +183,7 @@ class Environment:
                 with env.begin() as txn:
                     return action(ReadTransaction(txn, self._databases, self._times_opened))
             except lmdb.MapResizedError:
-                pass  # another process let it grow
+                pass  # another process resized the map
             except lmdb.Error as error:
                 raise self._error(error) from error
             finally:
@@ -192,7 +191,7 @@ class Environment:
             self._resize(0)
 
     def write(self, action: Callable[[Writer], _Result]) -> _Result:
-        """Run ``action`` in one atomic write transaction and return its result. It may be called more than once."""
+        """Run ``action`` in one atomic write transaction and return its result. ``action`` may run more than once."""
         import lmdb
 
         while True:
@@ -215,7 +214,7 @@ class Environment:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def _use(self) -> Any:
-        """Keep the environment open: it is not closed or resized until `_leave`."""
+        """Return the open environment, which is not closed or resized until `_leave`."""
         with self._guard:
             env = self._env or self._open()
             self._users += 1
@@ -228,7 +227,7 @@ class Environment:
                 self._lock.notify_all()
 
     def _wait_until_unused(self) -> None:
-        """Wait with the lock held, which is released while waiting."""
+        """Wait until no thread uses the environment. The caller holds the lock, which is released while waiting."""
         self._num_waiting += 1
         try:
             self._lock.wait_for(lambda: self._users == 0)
@@ -261,7 +260,7 @@ class Environment:
             if env is not None:
                 env.close()
             if isinstance(error, lmdb.MapResizedError):
-                return self._open()  # another process grew it concurrently
+                return self._open()  # another process resized the map concurrently
             raise self._error(error) from error
         self._env = env
         self._times_opened += 1
@@ -273,17 +272,17 @@ class Environment:
             self._env = None
 
     def _resize(self, map_bytes: int) -> None:
-        """Resize the unused map to ``map_bytes``, or for 0 to the size set by another process."""
+        """Resize the unused map to ``map_bytes``; 0 means the size that another process set."""
         import lmdb
 
         with self._lock:
             self._wait_until_unused()
             env = self._env or self._open()
             if map_bytes and map_bytes <= env.info()["map_size"]:
-                return  # another thread grew it already
+                return  # another thread has resized the map
             try:
                 with self._file.lock_size():
-                    if self.was_deleted:  # else disk space would be allocated for another file
+                    if self.was_deleted:  # otherwise disk space would be allocated for another file
                         raise FileNotFoundError(f"{self._file.path} was deleted while it was open")
                     if self._file.is_written_directly:
                         map_bytes = max(map_bytes, self._file.size_bytes)
@@ -311,8 +310,6 @@ class Environment:
 
 
 class ReadTransaction:
-    """A read transaction."""
-
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int) -> None:
         self._txn = txn
         self._rows = databases[b"rows"]
@@ -321,7 +318,7 @@ class ReadTransaction:
 
     @property
     def version(self) -> tuple[int, int]:
-        """Identifies the state that it sees: readers of one environment with equal versions see the same data.
+        """The state that the transaction reads. Transactions of an environment with equal versions read the same data.
 
         Unlike a read of a value, this does not release the interpreter lock.
         """
@@ -372,16 +369,16 @@ class _TooSmallError(Exception):
 
 
 class Writer(ReadTransaction):
-    """A write transaction: others see all of its writes, or none."""
+    """A write transaction."""
 
     def __init__(self, txn: Any, databases: Mapping[bytes, Any], times_opened: int, env: Any) -> None:
         super().__init__(txn, databases, times_opened)
         self._env = env
 
     def expect(self, num_bytes: int) -> None:
-        """Announce roughly how many bytes will be written, before the first write.
+        """Announce the approximate number of bytes that will be written, before the first write.
 
-        Too low a guess costs time: the transaction is restarted with a larger map.
+        If more bytes are written, the transaction is restarted with a larger map.
         """
         info = self._env.info()
         used = (info["last_pgno"] + 1) * self._env.stat()["psize"]
@@ -392,12 +389,12 @@ class Writer(ReadTransaction):
         self._txn.put(name, value, db=self._meta)
 
     def put(self, keys: Sequence[bytes], values: Iterable[bytes], *, append: bool = False) -> None:
-        """Set the value of each key. ``append`` is faster, for sorted keys that are greater than all stored ones."""
+        """Set the value of each key. ``append`` is faster, and requires ascending keys after all stored keys."""
         with self._txn.cursor(db=self._rows) as cursor:
             # Not a list of pairs: zip reuses one pair, which the garbage collector need not track.
             _, added = cursor.putmulti(zip(keys, values, strict=True), append=append)
-        if append and added != len(keys):  # LMDB omits a key that is not after the last one
-            raise DamagedError(f"only {added} of {len(keys)} keys were added: they are not in their order")
+        if append and added != len(keys):  # LMDB omits a key that is not after the last key
+            raise DamagedError(f"only {added} of {len(keys)} keys were added: they are not in ascending order")
 
     def clear(self) -> None:
         self._txn.drop(self._rows, delete=False)

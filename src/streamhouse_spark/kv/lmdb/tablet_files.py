@@ -1,22 +1,22 @@
-"""The files of tablets on the local disk, and when they can be trusted.
+"""The files of tablets on the local disk, and the checks by which they are trusted.
 
 ::
 
     <cache>/tablets-2/<boot>/<table>/<bucket>/data.mdb   the environment (and lock.mdb, size.lock)
-    <cache>/tablets-2/<boot>/<table>/<bucket>.stamp      what data.mdb looked like after our last write
-    <cache>/tablets-2/<boot>/<table>/<bucket>.lock       held shared by processes that have it open
+    <cache>/tablets-2/<boot>/<table>/<bucket>.stamp      size, time and inode of data.mdb after our last write
+    <cache>/tablets-2/<boot>/<table>/<bucket>.lock       a shared lock, held by processes that have the tablet open
 
-``<table>`` is the table's uuid and a hash of the warehouse URL: a copied warehouse has the same uuids, and both may be
-in use.
+``<table>`` is the table's uuid and a hash of the warehouse URL, because a copied warehouse has the same uuids and both
+warehouses may be in use.
 
-The cache is ``STREAMHOUSE_CACHE_DIR``, else ``streamhouse`` in the user's cache directory, else, if that is not
-writable, ``streamhouse-<user>`` in the temporary directory. It is never inside a warehouse, and can be deleted while no
-process uses it. It never has the only copy of a row.
+The cache is ``STREAMHOUSE_CACHE_DIR``. By default it is ``streamhouse`` in the user's cache directory, or, if that is
+not writable, ``streamhouse-<user>`` in the temporary directory. It never has the only copy of a row, and can be deleted
+while no process uses it.
 
-LMDB does not sync here and has no checksums, so files are trusted only within the boot that wrote them, and only if
-size, time and inode match the stamp. A file that was torn by a power loss, truncated, replaced or modified is removed
-by its next opener, as is one whose writer was killed between write and stamp. Bytes that change below the file system
-are not detected.
+LMDB does not sync here and has no checksums. Files are therefore trusted only within the boot that wrote them, and only
+if size, time and inode match the stamp. The next opener removes a file that was torn by a power loss, truncated,
+replaced or modified, and a file whose writer was killed between write and stamp. Bytes that change below the file
+system are not detected.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ CACHE_BYTES_VARIABLE: Final = "STREAMHOUSE_CACHE_BYTES_MAX"
 CACHE_BYTES_MAX: Final = 10 << 30
 _STAMP_BYTES: Final = 128
 FORMAT_VERSION: Final = 2
-"""Version of keys, values and metadata: releases with different versions ignore each other's tablets."""
+"""Version of keys, values and metadata. Releases with different versions use different folders."""
 
 
 def cache_folder() -> Path:
-    """Return the cache folder of this boot, for all warehouses. Raises `InvalidOptionError` if there is none."""
+    """Return the cache folder of this boot. Raises `InvalidOptionError` if no folder can be used."""
     chosen = os.environ.get(CACHE_DIR_VARIABLE)
     try:
         base = Path(chosen).expanduser() if chosen else _user_cache_folder() or _temporary_folder()
     except RuntimeError as error:
-        raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
+        raise InvalidOptionError(f"cannot find a cache folder: {error}; set {CACHE_DIR_VARIABLE}") from error
     return base / f"tablets-{FORMAT_VERSION}" / boot_id()
 
 
@@ -69,7 +69,7 @@ def cache_bytes_max() -> int:
 
 
 def _user_cache_folder() -> Path | None:
-    """Return the folder in the user's cache directory; None if it is not writable, as in containers without a home."""
+    """Return the folder in the user's cache directory; None if it is not writable, for example in a container."""
     try:
         if sys.platform == "darwin":
             folder = Path.home() / "Library" / "Caches" / "streamhouse"
@@ -82,9 +82,9 @@ def _user_cache_folder() -> Path | None:
 
 
 def _temporary_folder() -> Path:
-    """Return this user's folder in the temporary directory. Others may write there, so the folder must be this user's.
+    """Return this user's folder in the temporary directory, in which all users may write.
 
-    Raises `InvalidOptionError` if it cannot be created or belongs to another user.
+    Raises `InvalidOptionError` if the folder cannot be created, or another user may write to it.
     """
     user = os.getuid()
     folder = Path(tempfile.gettempdir()) / f"streamhouse-{user}"
@@ -93,18 +93,18 @@ def _temporary_folder() -> Path:
             folder.mkdir(mode=0o700)
         status = folder.lstat()
     except OSError as error:
-        raise InvalidOptionError(f"there is no folder for rows by key: {error}; set {CACHE_DIR_VARIABLE}") from error
+        raise InvalidOptionError(f"cannot create the cache folder: {error}; set {CACHE_DIR_VARIABLE}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o022:
         raise InvalidOptionError(
-            f"{folder} is not a folder that this user alone may write to, so rows by key are not kept there; set "
-            f"{CACHE_DIR_VARIABLE} to a folder of your own"
+            f"cannot use {folder} as a cache: expected a folder to which only this user may write; set "
+            f"{CACHE_DIR_VARIABLE} to such a folder"
         )
     return folder
 
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """Return an id that changes at each boot, or if there is none, an id of this process."""
+    """Return the id of this boot of the host, or an id of this process if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -120,8 +120,8 @@ def boot_id() -> str:
 def cache_failure(folder: Path, error: Exception) -> StorageError:
     """Return the error for a failing disk below the cache, with its remedy."""
     return StorageError(
-        f"the local cache in {folder} failed: {error}; check that the disk has space and that nobody else uses the "
-        f"folder, or choose another by {CACHE_DIR_VARIABLE}"
+        f"the local cache in {folder} failed: {error}; check that the disk has space and that no other user uses the "
+        f"folder, or set {CACHE_DIR_VARIABLE} to another folder"
     )
 
 
@@ -147,16 +147,16 @@ class TabletFiles:
         return self._parent / f"{self._name}.lock"
 
     def claim(self) -> None:
-        """Keep other processes from removing the files; first remove untrusted files.
+        """Remove untrusted files, then prevent other processes from removing the files.
 
-        They are checked only if no other process has them open: the first opener checked them.
+        Files that another process has open are trusted, because their first opener checked them.
         """
         if self._lock_file is not None:
             return
         with self._map_disk_errors():
             try:
                 self._lock_file = self._acquire()
-            except FileNotFoundError:  # the cache is being deleted
+            except FileNotFoundError:  # another process is deleting the cache
                 self._lock_file = self._acquire()
 
     def _acquire(self) -> int:
@@ -197,7 +197,7 @@ class TabletFiles:
             stamp_file = open_lock_file(self._stamp_path, 0o600)
             try:
                 fcntl.flock(stamp_file, fcntl.LOCK_EX)  # the last process to stamp sees the file after all writes
-                # Of fixed length and never truncated: ext4 flushes a truncated file at once.
+                # The stamp has a fixed length: ext4 would immediately flush a truncated file.
                 os.pwrite(stamp_file, json.dumps(self._fingerprint()).encode().ljust(_STAMP_BYTES), 0)
             finally:
                 close_lock_file(stamp_file)
@@ -236,7 +236,7 @@ class TabletFiles:
         return {"bytes": status.st_size, "modified_ns": status.st_mtime_ns, "inode": status.st_ino}
 
     def _remove(self) -> None:
-        """Rename, then delete: a process killed while deleting leaves nothing under the name."""
+        """Rename the files, then delete them. A process that is killed during this leaves no partial tablet."""
         self._stamp_path.unlink(missing_ok=True)
         trash = self._parent / f"{self._name}.gone-{self._ids.new_uuid()}"
         with suppress(FileNotFoundError):
@@ -245,7 +245,7 @@ class TabletFiles:
 
 
 def _try_lock_file(lock_file: int) -> bool:
-    """Try to lock the descriptor exclusively, and return whether that succeeded."""
+    """Lock the file exclusively if no other process holds the lock. Return whether it is locked."""
     try:
         fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -274,21 +274,21 @@ def list_cached_tablets(cache: Path) -> list[CachedTablet]:
 
 
 def evict(cache: Path, bytes_max: int) -> list[Path]:
-    """Remove closed tablets, least recently used first, until the rest fits, and all tablets of other boots.
+    """Remove all tablets of other boots. Then remove closed tablets, least recently used first, down to ``bytes_max``.
 
-    Files that cannot be read or removed are skipped: other users may own or delete parts of the cache.
+    Skips files that cannot be read or removed, because other users may own or delete parts of the cache.
     """
     with suppress(OSError, StreamhouseError):
         _remove_other_boots(cache)
     removed: list[Path] = []
     with suppress(OSError, StreamhouseError):
         tablets = list_cached_tablets(cache)
-        too_many_bytes = sum(tablet.num_bytes for tablet in tablets) - bytes_max
+        excess_bytes = sum(tablet.num_bytes for tablet in tablets) - bytes_max
         for tablet in tablets:
-            if too_many_bytes <= 0:
+            if excess_bytes <= 0:
                 break
             if tablet.files.remove():
-                too_many_bytes -= tablet.num_bytes
+                excess_bytes -= tablet.num_bytes
                 removed.append(tablet.files.folder)
     return removed
 
@@ -300,15 +300,9 @@ def _iter_tablets(cache: Path) -> Iterator[tuple[TabletFiles, Path]]:
 
 
 def _remove_other_boots(cache: Path) -> None:
-    """Remove the tablets of other boots, of views' groups, and leftovers of interrupted removals.
-
-    A folder in use by another process or host is locked.
-    """
+    """Remove the tablets of other boots, and leftovers of interrupted removals. Skips folders that are in use."""
     for other in cache.parent.glob("*"):
         if other != cache and all(files.remove() for files, _ in _iter_tablets(other)):
             shutil.rmtree(other, ignore_errors=True)
     for leftover in cache.glob("*/*.gone-*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    for files, lock_path in _iter_tablets(cache):  # earlier versions cached values of groups of views
-        if "-extremes-" in lock_path.parent.name and files.remove():
-            shutil.rmtree(lock_path.parent, ignore_errors=True)

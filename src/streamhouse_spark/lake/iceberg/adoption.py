@@ -68,7 +68,9 @@ class IcebergAdoption(LakeAdoption):
                 "catalog of the lake"
             )
         metadata = table.metadata
-        problems = [*_find_wrong_location(opened, table), *_find_metadata_problems(metadata)]
+        problems = _find_wrong_location(opened, table)
+        if metadata.format_version != FORMAT_VERSION:
+            problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
         if not problems:
             problems = list(_find_column_problems(metadata.schema()))
         if problems:
@@ -118,16 +120,20 @@ class IcebergAdoption(LakeAdoption):
         lake = snapshot_schema(table.metadata, snapshot)
         mapping = map_by_name([(field.field_id, field.name) for field in lake.fields], examined.schema)
         mapping = add_external_nested_ids(mapping, table.metadata)
-        how = projection(lake, mapping, examined.schema, None, examined.schema)
+        table_projection = projection(lake, mapping, examined.schema, None, examined.schema)
         by_bucket: dict[int | None, list[LakeSplit]] = {}
-        files = scan_files(table, snapshot, how, examined.num_buckets)
+        files = scan_files(table, snapshot, table_projection, examined.num_buckets)
         for split in (split for file in files for split in file.splits()):
             by_bucket.setdefault(split.bucket if examined.bucket_key else 0, []).append(split)
         mixed = by_bucket.pop(None, [])
         for bucket in range(examined.num_buckets):
-            batches = [b for s in by_bucket.get(bucket, ()) for b in read_split(binding.files_at(s.location), s, how)]
+            batches = [
+                b
+                for s in by_bucket.get(bucket, ())
+                for b in read_split(binding.files_at(s.location), s, table_projection)
+            ]
             for split in mixed:
-                batches_of_split = read_split(binding.files_at(split.location), split, how)
+                batches_of_split = read_split(binding.files_at(split.location), split, table_projection)
                 batches += (_filter_bucket(batch, examined, bucket) for batch in batches_of_split)
             rows = pa.Table.from_batches(batches, examined.schema.arrow)
             if rows.num_rows:
@@ -164,9 +170,7 @@ class IcebergAdoption(LakeAdoption):
             with translate_commit_errors(f"releasing lake table {table.location()}"):
                 binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
         except CommitFailedException as error:
-            raise CommitConflictError(
-                f"lake table {table.location()} changed concurrently with its release; retry"
-            ) from error
+            raise CommitConflictError(f"lake table {table.location()} changed during its release; retry") from error
 
     def _bind(self, spec: LakeTableSpec) -> IcebergTableBinding:
         return IcebergTableBinding(self.storage, spec, settings=self.settings, world=self.world)
@@ -192,13 +196,6 @@ def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str
         "metadata with the engine that wrote it, or configure its catalog with lake.iceberg.catalog settings"
     )
     return [text]
-
-
-def _find_metadata_problems(metadata: TableMetadata) -> list[str]:
-    problems = []
-    if metadata.format_version != FORMAT_VERSION:
-        problems.append(f"its format version is {metadata.format_version}, expected {FORMAT_VERSION}")
-    return problems
 
 
 def _find_column_problems(schema: Schema) -> list[str]:

@@ -223,7 +223,8 @@ class FileCatalog(MetastoreCatalog):
         identifier = table.name()
         key = self._key(identifier)
         base = self._newest(key, from_number=version_number(table.metadata_location))
-        self._require_home(key, base.metadata)
+        if (move := self._move(key, base.metadata)) is not None:
+            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
         if base.metadata.table_uuid != table.metadata.table_uuid:
             raise CommitFailedException(
                 f"{self._storage.url}/{key} was replaced: table uuid is {base.metadata.table_uuid}, "
@@ -351,9 +352,7 @@ class FileCatalog(MetastoreCatalog):
 
     @staticmethod
     def _delete_old_metadata(io: FileIO, base: TableMetadata, metadata: TableMetadata) -> None:
-        """Do nothing: deleting by the length of the log would free slots. `prune_versions` deletes below a low
-        watermark.
-        """
+        """Do nothing, because deleting by the length of the log would free slots. See `prune_versions`."""
 
     # -- versions -------------------------------------------------------------------------------------------------
 
@@ -376,9 +375,7 @@ class FileCatalog(MetastoreCatalog):
             ) from error
 
     def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
-        """Store version ``number``, or return None if another writer stored it. Raises
-        `CommitStateUnknownException`.
-        """
+        """Store version ``number``. Returns None if another writer stored it. Raises `CommitStateUnknownException`."""
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
         data = stored.model_dump_json().encode()
@@ -396,9 +393,7 @@ class FileCatalog(MetastoreCatalog):
         return _Version(number, stored)
 
     def _set_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
-        """Return the metadata with the store's time instead of this host's, and never a time before its
-        predecessor's.
-        """
+        """Return the metadata with the store's time instead of this host's, but at least its predecessor's time."""
         newest_ms = max((s.timestamp_ms for s in changed.snapshots[-1:]), default=0)
         time_ms = max(self._storage.now_ms(), base.last_updated_ms, newest_ms)
         return changed.model_copy(update={"last_updated_ms": time_ms})
@@ -455,11 +450,6 @@ class FileCatalog(MetastoreCatalog):
         if root is None or is_same_place(root, self._storage.url):
             return None
         return Move.to(root, self._storage.url)
-
-    def _require_home(self, key: str, metadata: TableMetadata) -> None:
-        move = self._move(key, metadata)
-        if move is not None:
-            raise warehouse_moved_error(f"lake table {key} cannot be changed", move.recorded_root, self._storage.url)
 
     # -- unsupported operations -----------------------------------------------------------------------------------
 

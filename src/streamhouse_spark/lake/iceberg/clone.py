@@ -143,8 +143,7 @@ def select_own_files(locations: Iterable[str], files: StorageFiles, properties: 
 def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool) -> str | None:
     """Return a location in the latest snapshot that is outside the table's folder in the warehouse, or None.
 
-    With ``with_files``, and for a clone, checks each file, which reads the manifests. Otherwise checks only the
-    locations
+    With ``with_files``, and for a clone, checks each file and reads the manifests. Otherwise checks only the locations
     for new files.
     """
     table = binding.find()

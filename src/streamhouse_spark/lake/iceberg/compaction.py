@@ -87,7 +87,7 @@ FOREIGN_BYTES_MAX = 256 << 20
 class RewriteTask(Portable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
-    how: Clustering | None
+    clustering: Clustering | None
     """None to merge files in offset order."""
     context: WriteContext
     projection: LakeProjection
@@ -97,7 +97,7 @@ class RewriteTask(Portable):
     ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
         spec = IcebergFileSpec.from_json(self.context.lake)
-        write = merge_group if self.how is None else partial(write_cluster, self.how)
+        write = merge_group if self.clustering is None else partial(write_cluster, self.clustering)
         written = write(group, FileOutput(self.context, spec, files, world.ids), self.projection)
         return RewrittenGroup(tuple(written), group.num_rows)
 
@@ -133,7 +133,7 @@ def rewrite(
     table: Table,
     planned: Snapshot,
     groups: Sequence[CompactGroup],
-    how: Clustering | None,
+    clustering: Clustering | None,
     *,
     dry_run: bool,
     run: RunGroups | None = None,
@@ -151,7 +151,7 @@ def rewrite(
         return CompactReport(len(removed), num_written, rows, purged_rows=purged_rows)
     context = write_context(binding)
     spec = IcebergFileSpec.from_json(context.lake)
-    task = RewriteTask(how, context, own_projection(table.metadata, binding.spec))
+    task = RewriteTask(clustering, context, own_projection(table.metadata, binding.spec))
     run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location())
 
@@ -249,7 +249,7 @@ def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
 
 def cluster(
     binding: IcebergTableBinding,
-    how: Clustering,
+    clustering: Clustering,
     chosen: Collection[str],
     *,
     dry_run: bool,
@@ -285,12 +285,12 @@ def cluster(
                 "first"
             )
         chosen_files = [file for file in (each.stored() for each in files_with_deletes) if file.location in chosen]
-        plan = plan_clusters(chosen_files, how, make_group)
+        plan = plan_clusters(chosen_files, clustering, make_group)
         groups = list(plan if dry_run else limit_to_budget(plan, None if run is None else DISTRIBUTED_BYTES_MAX))
     if dry_run:
-        report = rewrite(binding, table, planned, groups, how, dry_run=True)
-        return replace(report, files_added=sum(how.num_lanes(g.size_bytes) for g in groups if g.num_rows))
-    return rewrite(binding, table, planned, groups, how, dry_run=False, run=run)
+        report = rewrite(binding, table, planned, groups, clustering, dry_run=True)
+        return replace(report, files_added=sum(clustering.num_lanes(g.size_bytes) for g in groups if g.num_rows))
+    return rewrite(binding, table, planned, groups, clustering, dry_run=False, run=run)
 
 
 def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
@@ -325,9 +325,7 @@ class FileWithDeletes:
 
     @property
     def deleted_share_max(self) -> float:
-        """Upper bound on the share of deleted rows. Delete files of other engines may also delete rows of other data
-        files.
-        """
+        """Upper bound on the share of deleted rows. Other engines' delete files may also apply to other data files."""
         return sum(delete.record_count for delete in self.deletes) / max(self.data.record_count, 1)
 
     def stored(self) -> StoredFile:

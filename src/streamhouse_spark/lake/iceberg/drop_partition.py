@@ -2,8 +2,7 @@
 
 **Commit point:** the metadata version with that snapshot. Every attempt validates that it is based on the snapshot
 whose files were selected; after another commit, files are selected again. Files whose rows were all appended before the
-drop are removed whole. A file that also has later rows, because of concurrent tiering or compaction, is rewritten with
-these rows.
+drop are removed whole. A file with later rows, from concurrent tiering or compaction, is rewritten with these rows.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def find_expirable(
 ) -> tuple[int, ...]:
     """Return the snapshots that may expire.
 
-    Retains the latest ``keep_last``, those younger than ``keep_ms``, those of tags and branches, and the latest with
+    Retains the latest ``keep_last``, those younger than ``keep_ms``, those of tags and branches, the latest with
     offsets.
     """
     head = metadata.current_snapshot()
@@ -167,9 +167,7 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
-    """Return the files that only removed snapshots needed, data files first, so that a crash leaves the others
-    findable.
-    """
+    """Return the files that only removed snapshots needed, data files first, so that a crash hides none of them."""
     left = {s.snapshot_id for s in after.snapshots}
     expired = [s for s in before.snapshots if s.snapshot_id not in left]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
@@ -190,9 +188,7 @@ def _depth(location: str) -> tuple[bool, bool]:
 
 
 class AssertRefs(ValidatableTableRequirement):
-    """The requirement that the table has exactly these tags and branches. Iceberg's requirements do not cover
-    new ones.
-    """
+    """Requires that the table has exactly these tags and branches. Iceberg's requirements do not cover new ones."""
 
     type: Literal["assert-refs"] = Field(default="assert-refs")
     refs: dict[str, int]
@@ -280,9 +276,7 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
         with translate_commit_errors(f"removing orphans of {table.metadata.location}"):
             binding.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid),), (update,))
     except CommitFailedException as error:
-        raise CommitConflictError(
-            f"lake table {table.metadata.location} changed during orphan removal; retry"
-        ) from error
+        raise CommitConflictError(f"lake table {table.location()} changed during orphan removal; retry") from error
 
 
 def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:

@@ -34,13 +34,9 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.warehouse_layout import plain_root, rebase_uri
-from streamhouse_spark.errors import (
-    CommitStateUnknownError,
-    ObjectNotFoundError,
-    StorageError,
-    StreamhouseError,
-)
+from streamhouse_spark.errors import CommitStateUnknownError, ObjectNotFoundError, StorageError, StreamhouseError
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
+from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
 from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
@@ -50,8 +46,6 @@ from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurr
 _RESPONSES = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
 """Responses of a catalog about the state that it found, which callers handle."""
 
-_PATH_ID: Final = 2147483546
-"""Field id of the path column in position deletes."""
 _PATH_PROPERTIES: Final = (
     "write.data.path",
     "write.metadata.path",
@@ -176,7 +170,7 @@ def _drop_path_bounds(bounds: Any, move: Move) -> Any:
     branch, entries = bounds
     moved = []
     for entry in entries:
-        if entry["key"] != _PATH_ID:
+        if entry["key"] != PATH_ID:
             moved.append(entry)
             continue
         path = entry["value"].decode("utf-8", "surrogateescape")

@@ -75,9 +75,7 @@ class _NoSnapshot(Snapshot):
 
 
 class _InspectEntries(_Inspect):
-    """pyiceberg's entries table. It requires counts, so a file without counts, such as position deletes, gets empty
-    ones.
-    """
+    """pyiceberg's entries table. It requires counts, which position deletes may lack, so they get empty counts."""
 
     def _get_snapshot(self, snapshot_id: int | None = None) -> Snapshot:
         snapshot = super()._get_snapshot(snapshot_id)

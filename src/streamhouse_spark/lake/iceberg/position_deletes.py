@@ -2,8 +2,7 @@
 
 Every reader of Iceberg v2 applies position deletes. A round merges a range of changes by key, and writes the remaining
 rows in key order. It finds every older row of a changed key in the bucket's data files, and deletes it by position,
-even
-if the range starts with an insert of the key. So a round repairs keys that another engine duplicated or whose rows it
+even if the range starts with an insert of the key. So a round repairs keys whose rows another engine duplicated or
 deleted.
 """
 
@@ -335,11 +334,11 @@ def write_changes(
     )
     output = FileOutput(context, spec, files_at(spec.data_location), ids)
     written = write_rows(output, bucket, offsets, tail.rows.to_batches(max_chunksize=BATCH_ROWS))
-    how = key_projection(context, spec)
+    projection = key_projection(context, spec)
     candidates = [file for file in live if chosen.may_contain_keys(file, tail.keys)]
     probe = chosen.probe()
     older = open_files([LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in candidates])
-    hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, how, probe), candidates))
+    hits = list(parallel_map(lambda file: find_rows(older, file, tail.keys, projection, probe), candidates))
     is_matched = np.zeros(len(tail.keys), np.bool_)
     deletes = [
         write_deletes(

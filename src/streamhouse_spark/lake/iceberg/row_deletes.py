@@ -144,10 +144,12 @@ def _write_unlocated(
 
 
 class _IcebergFiles(SnapshotFiles):
-    def __init__(self, binding: IcebergTableBinding, table: Table, snapshot: Snapshot, how: LakeProjection) -> None:
+    def __init__(
+        self, binding: IcebergTableBinding, table: Table, snapshot: Snapshot, projection: LakeProjection
+    ) -> None:
         names = StorageFiles(binding.storage)
         self.binding: IcebergTableBinding = binding
-        self.how = how
+        self.projection = projection
         self.location = table.location()
         self.names = self.tasks = {names.name_of(task.file.file_path): task for task in plan_tasks(table, snapshot)}
         self._table = table
@@ -157,7 +159,9 @@ class _IcebergFiles(SnapshotFiles):
         return LakeSplit(file.location, file.size_bytes, file.num_rows, position_deletes=file.deletes)
 
     def files_before(self, recorded: int) -> Iterator[_IcebergFiles]:
-        yield _IcebergFiles(self.binding, self._table, require_snapshot(self._table.metadata, recorded), self.how)
+        yield _IcebergFiles(
+            self.binding, self._table, require_snapshot(self._table.metadata, recorded), self.projection
+        )
 
 
 def list_data_files(binding: IcebergTableBinding, snapshot_id: int) -> Sequence[str]:

@@ -131,9 +131,7 @@ class PartitionFilter:
         return self._results[key]
 
     def _parts(self, spec: PartitionSpec) -> Iterator[tuple[int, int, Column, PartitionField]]:
-        """Yield position, field id, column and transform of partition fields that are a column or a part of its
-        time.
-        """
+        """Yield position, field id, column and transform of partition fields that are a column or part of its time."""
         for position, part in enumerate(spec.fields):
             column = self._columns.get(part.source_id)
             own_part = to_own_field(part.transform, column.name) if column is not None else None
@@ -214,8 +212,7 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
     """Return the data files of a snapshot with their deletes, in the partitions of ``chosen`` or in all.
 
     Reads all delete manifests, unless no data file is left. Raises `LakeMismatchError` for unsupported files and
-    deletes, `SnapshotExpiredError`, and `CorruptDataError` if the number of files in the manifests differs from their
-    list.
+    deletes, `SnapshotExpiredError`, and `CorruptDataError` if manifests do not have as many files as their list states.
     """
     counted: list[int] = []  # row counts of live data files, appended by threads of the library
 
@@ -288,7 +285,7 @@ def position_deletes(delete: DataFile, location: str) -> str:
 def scan_files(
     table: Table,
     snapshot: Snapshot,
-    how: LakeProjection,
+    projection: LakeProjection,
     num_buckets: int,
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
@@ -296,10 +293,10 @@ def scan_files(
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, from manifests that can match.
 
-    Statistics cover the filter's columns and ``statistics_of``, which ``how`` must include. Omits files in partitions
-    of other buckets than ``only_buckets``.
+    Statistics cover the filter's columns and ``statistics_of``, which ``projection`` must include. Omits files in
+    partitions of other buckets than ``only_buckets``.
     """
-    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    names = {i: c.name for c, i in zip(projection.schema.columns, projection.field_ids, strict=True) if i is not None}
     types = field_types(table.metadata)
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {
@@ -310,10 +307,10 @@ def scan_files(
     specs = table.metadata.specs()
     buckets = (num_buckets, bucket_source(table.metadata, num_buckets))
     only = None if only_buckets is None else BucketFilter(frozenset(only_buckets), *buckets)
-    chosen = PartitionFilter(node, names, how.schema, table.metadata, only) if node.columns() else None
+    chosen = PartitionFilter(node, names, projection.schema, table.metadata, only) if node.columns() else None
     tasks = plan_tasks(table, snapshot, chosen)
     files = (_scan_file(task, table.location(), specs, names, field_ids, buckets) for task in tasks)
-    return tuple(file for file in files if file_may_match(file, how.schema, node))
+    return tuple(file for file in files if file_may_match(file, projection.schema, node))
 
 
 def _scan_file(

@@ -295,9 +295,7 @@ def bucket_source(metadata: TableMetadata, num_buckets: int) -> int | None:
 
 
 def bucket_of(spec: PartitionSpec, partition: Record, num_buckets: int, source_id: int | None) -> int | None:
-    """Return the bucket of a file, or None if its partition does not determine it. ``source_id`` is of
-    `bucket_source`.
-    """
+    """Return the bucket of a file, or None if its partition does not determine it. See `bucket_source`."""
     for position, field in enumerate(spec.fields):
         if field.source_id == source_id and _truncates(field, num_buckets):
             value = partition[position]
@@ -325,9 +323,7 @@ def find_differences(
     spec_schema: Schema,
     primary_key: Collection[str] = (),
 ) -> list[str]:
-    """Describe the differences of the lake table, with columns ``lake`` and partitions ``lake_spec``, from
-    ``schema``.
-    """
+    """Describe how the lake table, with columns ``lake`` and partitions ``lake_spec``, differs from ``schema``."""
     problems = []
     if metadata.format_version != FORMAT_VERSION:
         problems.append(f"format version is {metadata.format_version}, expected {FORMAT_VERSION}")
@@ -347,9 +343,9 @@ def find_differences(
         if column.name in primary_key and not field.required:
             problems.append(f"column '{column.name}' of the primary key is optional, expected required")
     problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]
-    actual, expected = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
-    if [t.casefold() for t in actual] != [t.casefold() for t in expected]:
-        problems.append(f"partitioned by [{', '.join(actual)}], expected [{', '.join(expected)}]")
+    fields, expected_fields = describe_spec(lake_spec, lake), describe_spec(spec, spec_schema)
+    if [t.casefold() for t in fields] != [t.casefold() for t in expected_fields]:
+        problems.append(f"partitioned by [{', '.join(fields)}], expected [{', '.join(expected_fields)}]")
     return problems
 
 

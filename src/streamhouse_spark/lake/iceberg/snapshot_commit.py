@@ -66,9 +66,7 @@ MANIFESTS_MIN_TO_MERGE = 10
 MANIFEST_BYTES_TARGET = 8 << 20
 
 NOT_BEFORE_PROPERTY = "streamhouse.files-not-before-ms"
-"""Table property: rounds planned before this store time must not commit, because orphan removal may have deleted their
-files.
-"""
+"""Table property: a store time. Rounds planned earlier must not commit, because their files may be deleted."""
 OWN_PLACES = (
     "write.data.path",
     "write.metadata.path",
@@ -203,8 +201,7 @@ class SnapshotBuilder:
     ) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return the parent's manifests of one kind without the removed files, and those files.
 
-        Delete manifests with removed files are merged into one, because a round replaces delete files of many earlier
-        rounds.
+        Delete manifests with removed files are merged into one, because a round replaces those of many earlier rounds.
         """
         is_data = content == ManifestContent.DATA
         manifests = [m for m in manifests if m.content == content]
@@ -463,9 +460,7 @@ def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: st
 
 
 def _validate_change(table: Table, validate: Validation) -> Change:
-    """Return the validated change. Prefetches the manifest list of the current snapshot, which the new snapshot
-    extends.
-    """
+    """Return the validated change. Prefetches the current snapshot's manifest list, which the new one extends."""
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):
         return validate(table.metadata)

@@ -228,11 +228,10 @@ def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: Snapsho
 
 
 def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
-    """Return whether snapshot ``newer`` provably retains, unchanged, the other engines' files of its ancestor
-    ``older``.
+    """Return whether snapshot ``newer`` provably retains other engines' files of its ancestor ``older`` unchanged.
 
-    That is so if every commit after ``older`` is this package's, and removed no data file or rewrote only the package's
-    own files.
+    That is so if every commit after ``older`` is this package's, and removed no file or rewrote only the package's
+    files.
     """
     newest = metadata.snapshot_by_id(newer)
     for ancestor in iter_ancestor_snapshots(metadata, newest) if newest is not None else ():

@@ -1,6 +1,4 @@
-"""The Iceberg lake table of one streamhouse table: format v2, with only the user's columns, and offsets in
-summaries.
-"""
+"""The Iceberg lake table of a streamhouse table: format v2, with only the user's columns, and offsets in summaries."""
 
 from __future__ import annotations
 
@@ -223,12 +221,12 @@ class IcebergLake(LakeTable, RewritableFiles):
         return work(self.binding, purge=purge, dry_run=dry_run, run=run)
 
     def cluster(
-        self, how: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
+        self, clustering: Clustering, *, files: Collection[str], dry_run: bool = False, run: RunGroups | None = None
     ) -> CompactReport:
         from streamhouse_spark.lake.iceberg.compaction import cluster
 
         self._require_home_unless(dry_run, "clustering")
-        return cluster(self.binding, how, files, dry_run=dry_run, run=run)
+        return cluster(self.binding, clustering, files, dry_run=dry_run, run=run)
 
     def _expire(
         self, rules: Sequence[ExpiryRules], *, dry_run: bool, tagged: Collection[int], claim: Claim | None

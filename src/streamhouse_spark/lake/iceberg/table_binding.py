@@ -257,9 +257,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             return None
 
     def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
-        """Return the snapshots of the latest state, or None if the lake table is absent. Raises the errors of
-        `load`.
-        """
+        """Return the snapshots of the latest state, or None if the table is absent. Raises the errors of `load`."""
         key = self._key
         if key is not None:
             version = newest_version(self.storage, self.world, key)

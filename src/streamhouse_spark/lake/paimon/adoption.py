@@ -1,10 +1,10 @@
 """Adoption of a Paimon table with rows as the lake of a new table: requirements and claim.
 
-The claim is two files. The next schema file, by put-if-absent, holds the owner, the column map, and Paimon's defaults
-as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot file, of the same data files,
-with the start offsets. It fails if the lake's snapshot differs from the examined one, the schema from the claim's, or
-the owner. An empty snapshot above it keeps writers that rename from replacing it. A crash in between leaves a lake
-claimed by a table without a name.
+The claim consists of two files. The next schema file, stored by put-if-absent, has the owner, the column map, and
+Paimon's defaults as explicit options: buckets and merge engine. **Commit point** of the claim: the snapshot file, which
+has the same data files and the start offsets. It fails if the lake's snapshot is not the examined one, the schema is
+not the claim's, or the owner changed. An empty snapshot after it prevents writers that rename from replacing it. A
+crash in between leaves a lake that is claimed by a table without a name.
 
 Sequence numbers of the rows need no stored state: each round starts after the largest live one
 (`merge_tree.sequence_shifts`).
@@ -51,15 +51,15 @@ from streamhouse_spark.lake.types import COMMIT_USER, LakeSnapshot, LakeSplit
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.schema.table_schema import TableSchema
 
-_KEPT_BY_RELEASE = "write-only"
-"""The option that a claim sets while it holds: other writers do not compact, so that files keep offsets."""
+_RESTORED_BY_RELEASE = "write-only"
+"""The option that a claim sets, so that other writers do not compact and files keep their offsets."""
 
 SEQUENCE_MAX = 1 << 62
-"""Largest sequence number of a table to adopt: rows tiered later take 64-bit numbers above it."""
+"""Largest sequence number of a table to adopt. Later rows get larger 64-bit numbers."""
 
 _POSTPONED_BUCKETS = -2
 _EXPECTED_OPTIONS = {"file.format": "parquet", "manifest.format": "avro", "type": "table", "branch": "main"}
-"""Option → its default, the only value supported."""
+"""Option → its default, which is the only supported value."""
 _REFUSED_OPTIONS = ("scan.fallback-branch", "chain-table.enabled", "data-file.thin-mode")
 
 
@@ -69,12 +69,12 @@ class PaimonAdoption(LakeAdoption):
     kind = "Paimon table"
 
     def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        opened = self._place(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))
+        opened = self._bind(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))
         table = opened.find()
         if table is None:
             raise LakeMismatchError(
-                f"there is no Paimon table at {opened.location} to adopt as {path}; give its <database>.<table>, which "
-                "lies in <database>.db/<table> of the lake's folder"
+                f"there is no Paimon table at {opened.location} to adopt as {path}; specify its <database>.<table>, "
+                "which is in <database>.db/<table> of the lake's folder"
             )
         layout = read_layout(table.schema)
         columns = lake_schema(table.schema).columns
@@ -103,37 +103,37 @@ class PaimonAdoption(LakeAdoption):
         )
 
     def require_key(self, examined: AdoptionCandidate, key: tuple[str, ...]) -> None:
-        """Require that the key is Paimon's own, by which its merge tree is sorted."""
+        """Require that the key is the Paimon table's primary key, by which its merge tree is sorted."""
         if key != examined.key:
             has = f"the primary key {', '.join(examined.key)}" if examined.key else "no primary key"
             raise LakeMismatchError(
-                f"the Paimon table at {examined.location} has {has}, primary_key is {', '.join(key) or 'none'}; leave "
-                "primary_key out to take it as it is, or copy the rows into a table that has another one"
+                f"the Paimon table at {examined.location} has {has}, but primary_key is {', '.join(key) or 'none'}; "
+                "omit primary_key to use the existing key, or copy the rows into a table with another key"
             )
 
     def rows_by_bucket(self, spec: LakeTableSpec, examined: AdoptionCandidate) -> Iterator[tuple[int, pa.Table]]:
-        """Read the rows by bucket. Rejects rows with one sequence number or in another bucket than their key's."""
-        binding = self._place(spec)
+        """Yield the rows by bucket. Rejects rows with equal keys and sequence numbers, and rows in wrong buckets."""
+        binding = self._bind(spec)
         table = binding.require()
         _require_unchanged(table, examined)
         if table.snapshot is None:
             return
         fields = [(field.id, field.name) for field in table.schema.fields]
         mapping = add_external_nested_ids(map_by_name(fields, spec.schema), table.schema, table.schemas)
-        how = projection(table.schema, mapping, spec.schema, None, spec.schema)
+        table_projection = projection(table.schema, mapping, spec.schema, None, spec.schema)
         by_bucket: dict[int, list[LakeSplit]] = {}
-        for file in scan_files(binding, table, table.snapshot, table.schema, how, ()):
-            assert file.bucket is not None, "seen by `examine`"
+        for file in scan_files(binding, table, table.snapshot, table.schema, table_projection, ()):
+            assert file.bucket is not None, "`examine` rejects such files"
             by_bucket.setdefault(file.bucket, []).extend(file.splits())
         for bucket, splits in sorted(by_bucket.items()):
             batches: list[pa.RecordBatch] = []
             for split in splits:
                 files = binding.files_at(split.location)
                 if split.merge is None:
-                    batches += read_split(files, split, how)
+                    batches += read_split(files, split, table_projection)
                     continue
-                newest = NewestRows(files, split.merge, how)
-                batches += [rows.select(list(range(len(how.schema.columns)))) for rows in newest.batches()]
+                newest = NewestRows(files, split.merge, table_projection)
+                batches += [rows.select(list(range(len(table_projection.schema.columns)))) for rows in newest.batches()]
                 _require_distinct_sequences(table, bucket, newest)
             rows = pa.Table.from_batches(batches, spec.schema.arrow)
             _require_own_bucket(table, spec, bucket, rows)
@@ -141,11 +141,11 @@ class PaimonAdoption(LakeAdoption):
                 yield bucket, rows
 
     def claim(self, spec: LakeTableSpec, examined: AdoptionCandidate, offsets: Mapping[int, int]) -> LakeSnapshot:
-        """Claim the lake table; see the module."""
-        binding = self._place(spec)
+        """Claim the lake table. See the module."""
+        binding = self._bind(spec)
         binding.require_home("adoption")
         claimed = _put_claim(binding, examined)
-        # An engine that expires snapshots keeps those with offsets.
+        # Engines that expire snapshots retain those that a consumer needs.
         binding.storage.put(binding.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
         def validated(table: PaimonTable) -> Change:
@@ -161,25 +161,26 @@ class PaimonAdoption(LakeAdoption):
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
-        """Release the lake table. **Commit point:** the next schema file, without the owner. The tag and consumer that
-        retained snapshots are deleted before it.
+        """Release the lake table. **Commit point:** the next schema file, without the owner.
+
+        The tag and the consumer that retained snapshots are deleted before it.
         """
-        binding = self._place(spec)
+        binding = self._bind(spec)
         binding.require_home("releasing the lake table")
         table = binding.find()
         if table is None or table.owner != spec.table_uuid:
             return
         options = {k: v for k, v in table.schema.options.items() if k not in (TABLE_UUID_PROPERTY, COLUMNS_PROPERTY)}
-        before = _schema_before_claim(table).options.get(_KEPT_BY_RELEASE)
-        options = {k: v for k, v in options.items() if k != _KEPT_BY_RELEASE}
-        options |= {_KEPT_BY_RELEASE: before} if before is not None else {}
+        before = _schema_before_claim(table).options.get(_RESTORED_BY_RELEASE)
+        options = {k: v for k, v in options.items() if k != _RESTORED_BY_RELEASE}
+        options |= {_RESTORED_BY_RELEASE: before} if before is not None else {}
         for key in (binding.snapshots.consumer_key, f"{spec.location}/tag/{TAG_PREFIX}{COMMIT_USER}"):
             binding.storage.delete(key)
         binding.put_schema(_next_schema(table.schema, options, self.world.clock.now_ms()))
         if binding.require().owner == spec.table_uuid:
-            raise CommitConflictError(f"lake table {table.location} changed while it was released; try again")
+            raise CommitConflictError(f"lake table {table.location} changed during its release; retry")
 
-    def _place(self, spec: LakeTableSpec) -> PaimonTableBinding:
+    def _bind(self, spec: LakeTableSpec) -> PaimonTableBinding:
         return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
@@ -202,26 +203,25 @@ def _require_no_problems(table: PaimonTable, problems: Sequence[str]) -> None:
 def _find_file_problems(table: PaimonTable, entries: Sequence[ManifestEntry], layout: Layout) -> list[str]:
     problems = []
     outside = [
-        e.file.file_name for e in entries if e.file.external_path and not _is_within(table, e.file.external_path)
+        e.file.file_name
+        for e in entries
+        if e.file.external_path and not str(e.file.external_path).startswith(f"{table.location}/")
     ]
     if outside:
         problems.append(
-            f"it has {count_of(len(outside), 'file')} elsewhere, for example {outside[0]}: it was moved or copied"
+            f"it has {count_of(len(outside), 'file')} at other locations, for example {outside[0]}, so it was moved or "
+            "copied"
         )
     highest = max((int(entry.file.max_sequence_number) for entry in entries), default=0)
     if table.schema.primary_keys and highest > SEQUENCE_MAX:
-        problems.append(f"its rows have sequence numbers up to {highest}, behind which later rows would have none")
+        problems.append(f"its rows have sequence numbers up to {highest}, expected at most {SEQUENCE_MAX}")
     bucket_counts = sorted({entry.total_buckets for entry in entries if entry.total_buckets != layout.bucket})
     if bucket_counts and table.schema.primary_keys:
         problems.append(
-            f"it has files of {', '.join(map(str, bucket_counts))} buckets besides those of {layout.bucket}: rewrite "
+            f"it has files of {', '.join(map(str, bucket_counts))} buckets in addition to {layout.bucket}: rewrite "
             "the partitions that were not rescaled"
         )
     return problems
-
-
-def _is_within(table: PaimonTable, location: str) -> bool:
-    return str(location).startswith(f"{table.location}/")
 
 
 def _describe_layout(lake: PaimonSchema) -> tuple[str, ...]:
@@ -241,13 +241,13 @@ def _require_unchanged(table: PaimonTable, examined: AdoptionCandidate) -> None:
 
 def _schema_changed_error(location: str) -> CommitConflictError:
     return CommitConflictError(
-        f"the Paimon table at {location} was changed by others while it was being adopted; its rows are as they left "
-        "them, adopt it again"
+        f"the Paimon table at {location} changed concurrently with its adoption; the adoption did not "
+        "change its rows, adopt it again"
     )
 
 
 def _put_claim(binding: PaimonTableBinding, examined: AdoptionCandidate) -> PaimonSchema:
-    """Store the schema with the lake's owner; it is durable on return. Raises `CommitConflictError`."""
+    """Store the schema with the lake's owner. It is durable on return. Raises `CommitConflictError`."""
     table, spec = binding.require(), binding.spec
     _require_unchanged(table, examined)
     fields = [(field.id, field.name) for field in table.schema.fields]
@@ -260,8 +260,8 @@ def _put_claim(binding: PaimonTableBinding, examined: AdoptionCandidate) -> Paim
     if find_differences(claimed, spec) or len(columns.fields) != len(spec.schema.columns):
         raise _schema_changed_error(table.location)  # its columns changed
     binding.put_schema(claimed)
-    now = binding.require()
-    if now.schema.id != claimed.id or now.owner != spec.table_uuid:
+    current = binding.require()
+    if current.schema.id != claimed.id or current.owner != spec.table_uuid:
         raise _schema_changed_error(table.location)
     return claimed
 
@@ -275,7 +275,7 @@ def _with_options(lake: PaimonSchema, options: Mapping[str, str]) -> PaimonSchem
 
 
 def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
-    """Return the latest schema from before the claim."""
+    """Return the latest schema before the claim."""
     free = [schema_id for schema_id, schema in table.schemas.items() if TABLE_UUID_PROPERTY not in schema.options]
     return table.schemas[max(free, default=0)]
 
@@ -284,31 +284,31 @@ def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestR
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has "
-            f"{count_of(newest.num_tied, 'row')} with the key and the sequence number of another row, so that engines "
-            "disagree on the latest; write those keys again, or compact the table with the engine that wrote it"
+            f"{count_of(newest.num_tied, 'row')} with the key and sequence number of another row, so that engines "
+            "disagree on the latest row; rewrite those keys, or compact the table with the engine that wrote it"
         )
 
 
 def _require_own_bucket(table: PaimonTable, spec: LakeTableSpec, bucket: int, rows: pa.Table) -> None:
-    """Reject a row in another bucket than its key's: it would become a duplicate once it changes."""
+    """Reject a row in another bucket than its key's, because it would become a duplicate when it changes."""
     if not spec.bucket_key or not rows.num_rows:
         return
     buckets = row_buckets([rows.column(name) for name in spec.bucket_key], spec.num_buckets, "paimon")
     num_misplaced = int(np.count_nonzero(buckets != bucket))
     if num_misplaced:
-        place = int(np.flatnonzero(buckets != bucket)[0])
-        example = {name: to_python(rows.column(name)[place]) for name in spec.bucket_key}
+        index = int(np.flatnonzero(buckets != bucket)[0])
+        example = {name: to_python(rows.column(name)[index]) for name in spec.bucket_key}
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has "
-            f"{count_of(num_misplaced, 'row')} of "
-            f"other buckets, for example {example} of bucket {int(buckets[place])}; copy its rows into a new table"
+            f"{count_of(num_misplaced, 'row')} of other buckets, for example {example} of bucket "
+            f"{int(buckets[index])}; copy its rows into a new table"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     bucket: int
-    """Paimon's own number."""
+    """Paimon's ``bucket`` option."""
     bucket_key: tuple[str, ...]
     """Empty if the columns of a row do not determine its bucket."""
     problems: tuple[str, ...]
@@ -319,7 +319,7 @@ class Layout:
 
 
 def read_layout(lake: PaimonSchema) -> Layout:
-    """Return the layout. Without ``bucket-key``, the key columns outside the partition determine the bucket."""
+    """Return the layout. Without ``bucket-key``, the key columns that do not partition determine the bucket."""
     text = lake.options.get("bucket", str(UNAWARE_BUCKETS)).strip()
     bucket = int(text) if text.lstrip("-").isdigit() else 0
     option = lake.options.get("bucket-key", "")
@@ -333,7 +333,7 @@ def read_layout(lake: PaimonSchema) -> Layout:
     if bucket < 1:
         problem = f"its option bucket is {text}, expected {UNAWARE_BUCKETS} or the number of its buckets"
         return Layout(bucket, bucket_key, (problem,))
-    problem = f"it has {bucket} buckets (option bucket) and no bucket-key, so that a row's bucket cannot be told"
+    problem = f"it has {bucket} buckets (option bucket) but no bucket-key, so that the bucket of a row is unknown"
     return Layout(bucket, bucket_key, () if bucket_key else (problem,))
 
 
@@ -341,7 +341,7 @@ def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str
     problems = []
     if bucket < 1:
         kinds = {
-            UNAWARE_BUCKETS: "dynamic buckets, of which only an index of its own knows",
+            UNAWARE_BUCKETS: "dynamic buckets, which only its index defines",
             _POSTPONED_BUCKETS: "postponed buckets",
         }
         problems.append(f"it has {kinds.get(bucket, 'no buckets')} (option bucket is {text}), expected a fixed number")
@@ -352,14 +352,14 @@ def _find_keyed_problems(lake: PaimonSchema, bucket: int, text: str) -> list[str
 
 
 def find_option_problems(lake: PaimonSchema) -> list[str]:
-    """Return the options, besides those of `schema.find_differences`, that move or change rows."""
+    """Describe options that move or change rows, except those of `schema.find_differences`."""
     problems = [
         f"option {name} is {lake.options[name]}, expected {expected}"
         for name, expected in {**_EXPECTED_OPTIONS, **(KEYED_OPTIONS if lake.primary_keys else {})}.items()
         if lake.options.get(name, expected).strip().lower() != expected
     ]
     problems += [
-        f"option {name} is {value}, which is not read here"
+        f"option {name} is {value}, which is not supported"
         for name, value in sorted(lake.options.items())
         if (name in _REFUSED_OPTIONS and value.strip().lower() not in ("", "false"))
         or (name.startswith("fields.") and name.endswith(".default-value"))

@@ -1,10 +1,11 @@
-"""Compaction of Paimon lakes: adjacent small files of a log table, all files of a bucket of a primary-key table.
+"""Compaction of Paimon lakes: adjacent small files of a log table, or all files of a bucket of a primary-key table.
 
-The latter become one sorted run at the last level, with unique keys and no deletes, so that readers which do not merge
-read it correctly. All files of a bucket and partition are rewritten, or none: only then may deletes be left out.
+The files of a bucket and partition of a primary-key table are rewritten all together, because only then may deletes be
+omitted. They become one sorted run at the last level, with unique keys and without deletes, so that readers that do not
+merge return correct rows.
 
-**Commit point:** the snapshot file, as of a round. Every attempt validates that the removed files are still live, and
-with a primary key that no other file has rows that may be older than theirs.
+**Commit point:** the snapshot file. Every attempt validates that the removed files are still live, and with a primary
+key that no other file has rows that may be older than theirs.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ from streamhouse_spark.lake.validation import require_present
 from streamhouse_spark.storage.base import Storage
 
 UNMERGED_SHARE_MIN = 0.1
-"""Share of a bucket and partition's rows in unmerged files that triggers a merge; below it, reads cost little more."""
+"""Minimum share of rows of a bucket and partition in unmerged files for a merge. Below it, reads cost little more."""
 UNMERGED_FILES_MAX = 50
-"""Number of unmerged files that are merged even into a large bucket and partition."""
+"""Number of unmerged files that are merged even in a large bucket and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(Portable):
-    """Everything that a process needs to rewrite a group; a `GroupWriter`."""
+    """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
@@ -95,7 +96,7 @@ class RewriteTask(Portable):
 
 
 def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
-    """Return the lake table and its latest snapshot, or None. Migrates its columns, except for a dry run."""
+    """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
         binding.migrate_columns()
     table = binding.find()
@@ -106,11 +107,11 @@ def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonT
 
 
 def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
-    """Compact a log table as `LakeTable.compact` does.
+    """Compact a log table. See `LakeTable.compact`.
 
     **Commit point:** a snapshot of Paimon's kind COMPACT, which removes the small files, adds their replacements and
-    repeats the offsets. Every attempt validates that all removed files are live, the schema is unchanged, and no rows
-    were deleted.
+    repeats the offsets. Every attempt validates that all removed files are live, and that neither schema nor deletes
+    changed.
     """
     current = find_current(binding, dry_run=dry_run)
     if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
@@ -122,7 +123,10 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
         reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
 
-    stored = [_stored_file(location, entry) for location, entry in entries.items()]
+    stored = [
+        StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
+        for location, entry in entries.items()
+    ]
     sizes = {file.location: file.size_bytes for file in stored}
     footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
@@ -144,16 +148,12 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
         require_present(binding.files_at, added)
         if table.snapshot is None or table.snapshot.index_manifest is not None:
             raise CommitConflictError(
-                f"lake table {table.location}: another engine deleted rows while files were being merged; try again"
+                f"lake table {table.location}: another engine deleted rows during the compaction; retry"
             )
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, table.snapshot))
 
     snapshot = describe_snapshot(binding, commit_snapshot(binding, validated))
     return CompactReport(len(removed), len(added), rows, snapshot)
-
-
-def _stored_file(location: str, entry: ManifestEntry) -> StoredFile:
-    return StoredFile(location, entry.file.file_size, entry.file.row_count, (entry.bucket, *entry.partition.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class KeyedGroup:
         return 1 + max(int(entry.file.max_sequence_number) for entry in self.entries)
 
     def is_worth_it(self, *, purge: bool) -> bool:
-        """Return whether enough of the rows cannot be read directly at the last level; with ``purge`` any suffice."""
+        """Return whether many rows cannot be read directly at the last level. With ``purge``, one such row suffices."""
         last_level = max(1, *(entry.file.level for entry in self.entries))
         unmerged = [entry for entry in self.entries if entry.file.level < last_level or not is_raw(entry)]
         if purge and unmerged:
@@ -208,27 +208,26 @@ class GroupFiles(Portable):
 
 @dataclass(frozen=True, slots=True)
 class KeyedRewriteTask(Portable):
-    """Everything that a process needs to merge and rewrite a group; a `GroupWriter`."""
+    """The information that a process needs to merge and rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
-    held: Mapping[int, int]
-    """The lake's offsets."""
+    lake_offsets: Mapping[int, int]
 
     def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
-        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not hold the planned rows."""
+        """Merge and rewrite a group. Raises `CommitConflictError` if the files do not have the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
         files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
         rows = NewestRows(files, group.merge, self.projection)
-        offsets = OffsetRange(0, self.held.get(group.bucket, 0))
+        offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         output = FileOutput(self.context, spec, files, world.ids)
         files_written = write_key_values(output, group.bucket, offsets, rows.batches(), level=LEVEL_MAX)
         if rows.num_read != group.num_rows or any(file.partition != group.partition for file in files_written):
             raise CommitConflictError(
-                f"lake table {spec.data_location}: {rows.num_read} rows were read of a bucket and partition that has "
-                f"{group.num_rows}, or rows of other partitions; try again, or restore the files"
+                f"lake table {spec.data_location}: {rows.num_read} rows of a bucket and partition were read, expected "
+                f"{group.num_rows}, or rows belong to other partitions; retry, or restore the files"
             )
         return RewrittenGroup(tuple(files_written), rows.num_read)
 
@@ -236,7 +235,7 @@ class KeyedRewriteTask(Portable):
 def compact_keyed(
     binding: PaimonTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
-    """Compact a primary-key table as `LakeTable.compact` does."""
+    """Compact a primary-key table. See `LakeTable.compact`."""
     table = binding.find()
     if table is None or table.snapshot is None:
         return CompactReport()
@@ -252,15 +251,15 @@ def compact_keyed(
     removed = [entry for group in chosen for entry in group.entries]
     if dry_run or not chosen:
         return CompactReport(len(removed), len(chosen), sum(group.num_rows for group in chosen))
-    rewriting = _GroupResolver(binding, table)
+    resolver = _GroupResolver(binding, table)
     run = run or make_local_runner(binding.storage, binding.settings, binding.world)
-    groups_of_files = [rewriting.files_of(group) for group in chosen]
-    added = list_new_files(rewrite_groups(run, groups_of_files, rewriting.task, table.location))
+    groups_of_files = [resolver.files_of(group) for group in chosen]
+    added = list_new_files(rewrite_groups(run, groups_of_files, resolver.task, table.location))
     limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
 
     def validated(newest: PaimonTable) -> Change:
         binding.require_owner(newest)
-        require_shape(binding, newest, rewriting.file_spec)
+        require_shape(binding, newest, resolver.file_spec)
         _require_untouched(newest.location, live_entries(binding, newest), removed, limits)
         require_present(binding.files_at, added)
         return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
@@ -272,27 +271,31 @@ def compact_keyed(
 
 
 class _GroupResolver:
-    """Resolves groups for tasks, which write the lake's own columns."""
+    """Resolves groups to files for tasks, which write the lake's columns."""
 
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
         lake = table.schema
         self._reader = MetadataReader(table, PaimonFiles(binding.files))
         self._by: LakeProjection = merge_projection(key_projection(lake, table, binding.spec))
-        how = projection(lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None)
+        table_projection = projection(
+            lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None
+        )
         self.file_spec = KeyValueFileSpec(lake, table.location, binding.storage.now_ms())
         offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         spec, keys = self.file_spec.to_json(), tuple(lake.primary_keys)
-        context = WriteContext(binding.spec.table_uuid, how.schema, binding.spec.target_file_bytes, spec, keys)
-        self.task = KeyedRewriteTask(context, how, offsets.offsets if offsets else {})
+        context = WriteContext(
+            binding.spec.table_uuid, table_projection.schema, binding.spec.target_file_bytes, spec, keys
+        )
+        self.task = KeyedRewriteTask(context, table_projection, offsets.offsets if offsets else {})
 
     def files_of(self, group: KeyedGroup) -> GroupFiles:
         parts = [
             MergedFile(self._reader.location(entry), entry.file.file_size, entry.file.row_count, self._names(entry))
             for entry in sorted(group.entries, key=lambda e: (e.file.min_sequence_number, e.file.file_name))
         ]
-        together = MergedFiles(tuple(parts), self._by)
-        return GroupFiles(group.bucket, self._partition_of(group.entries[0]), together)
+        merge = MergedFiles(tuple(parts), self._by)
+        return GroupFiles(group.bucket, self._partition_of(group.entries[0]), merge)
 
     def _names(self, entry: ManifestEntry) -> FieldNames:
         return names_in_file(self._table, self._table.schema, entry, inside=True)
@@ -312,23 +315,20 @@ def _require_untouched(
     removed: Sequence[ManifestEntry],
     limits: dict[tuple[tuple[object, ...], int], int],
 ) -> None:
-    """Require that the removed files still exist, and that all other files are newer: otherwise an omitted delete would
-    be lost.
+    """Require that the removed files are live, and that all other files are newer. Raises `CommitConflictError`.
 
-    Raises `CommitConflictError`.
+    An older file could have a row whose delete was omitted.
     """
     removed_keys: set[FileKey] = {key_of(entry) for entry in removed}
     missing = removed_keys - {key_of(entry) for entry in live}
     if missing:
         raise CommitConflictError(
-            f"lake table {location}: file {min(name for *_, name in missing)} was removed while it was compacted; try "
-            "again"
+            f"lake table {location}: file {min(name for *_, name in missing)} was removed during its compaction; retry"
         )
     for entry in live:
         limit = limits.get(_partition_and_bucket(entry), 0)
         if key_of(entry) not in removed_keys and entry.file.min_sequence_number < limit:
             raise CommitConflictError(
-                f"lake table {location}: file {entry.file.file_name} was added while its bucket was compacted, with "
-                f"rows that are not newer (sequence {entry.file.min_sequence_number}, compacted below {limit}); try "
-                "again"
+                f"lake table {location}: file {entry.file.file_name} was added during the compaction of its bucket, "
+                f"with sequence number {entry.file.min_sequence_number} (expected at least {limit}); retry"
             )

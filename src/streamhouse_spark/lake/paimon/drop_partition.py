@@ -31,11 +31,7 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
     seal_snapshot,
     write_context,
 )
-from streamhouse_spark.lake.parquet.copy_on_write import (
-    FilesToDrop,
-    find_files_to_drop,
-    require_tiered,
-)
+from streamhouse_spark.lake.parquet.copy_on_write import FilesToDrop, find_files_to_drop, require_tiered
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.types import LakeDropReport, LakeSplit
 from streamhouse_spark.lake.validation import require_present

@@ -1,10 +1,9 @@
-"""Schema evolution: migrates a Paimon table to the columns of the streamhouse table (add, rename, drop, widen,
-comment).
+"""Schema evolution: migrates a Paimon table to the columns of the streamhouse table.
 
-Existing files are not rewritten: each names its schema, and columns match by field id, which a rename keeps and a drop
-retires permanently. **Commit point:** put-if-absent of the next schema file, with the fields and the column map. It is
-retried until it succeeds, before the next round commits. The commit of a round planned before the change fails
-validation, and the round is planned again.
+Existing files are not rewritten: each has a schema id, and columns match by field id, which a rename keeps and a drop
+retires permanently. **Commit point:** put-if-absent of the next schema file, with the fields and the column map. The
+migration is retried until it succeeds, before the next round commits. The commit of a round that was planned before the
+change fails validation, and the round is planned again.
 """
 
 from __future__ import annotations
@@ -42,16 +41,17 @@ class Evolved:
     """The target schema of the lake."""
 
     schema: PaimonSchema
-    """The lake's current schema if nothing changes."""
+    """The target schema, or the lake's current schema if nothing changes."""
     differences: tuple[str, ...]
-    """Changes by another engine that prevent the migration."""
+    """Changes by other engines that prevent the migration."""
 
 
 def paimon_columns(
     lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
 ) -> ColumnMap:
-    """Return the column map of a lake table, by its latest schema; ``schemas`` are all of the lake, for readers of its
-    files. Raises `CorruptDataError`.
+    """Return the column map of a lake table, by its latest schema. Raises `CorruptDataError`.
+
+    Readers of its files also pass ``schemas``, which are all schemas of the lake.
     """
     columns = column_mapping.column_map(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
@@ -67,18 +67,18 @@ def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Map
 
 
 def require_lake_migrated(lake: PaimonSchema, spec: LakeTableSpec) -> None:
-    """Require what `column_map.require_migrated` does; ``lake`` is the latest schema."""
+    """Require that the lake has the columns of the spec. See `column_mapping.require_migrated`."""
     column_mapping.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
 def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
-    """Return the lake's latest schema with the fields of `column_map.migrate_columns`."""
+    """Return the lake's latest schema with the fields of `column_mapping.migrate_columns`."""
     columns_before = paimon_columns(lake, spec)
     editor = _PaimonFields(itertools.count(1 + _highest_id(lake, columns_before.fields.values())))
     fields = {field.id: field for field in lake.fields}
     edited, mapped, differences = migrate_columns(fields, columns_before, spec, editor, where=spec.location)
     is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
-    # A lake without a map stays without one until its columns change: they match by name until then.
+    # A lake without a map gets none until its columns change. They match by name until then.
     if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
         return Evolved(lake, tuple(differences))
     columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
@@ -86,8 +86,8 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
 
 
 def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:
-    now = {field.id: field.name for field in fields}
-    names = {field.name: now.get(field.id, field.name) for field in lake.fields}
+    new_names = {field.id: field.name for field in fields}
+    names = {field.name: new_names.get(field.id, field.name) for field in lake.fields}
     lists = {
         option: ",".join(names.get(name, name) for name in lake.options[option].split(","))
         for option in _LIST_OPTIONS
@@ -106,7 +106,7 @@ def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, no
 
 
 class _PaimonFields(FieldEditor[DataField]):
-    """A type is replaced by a wider one."""
+    """The field editor of Paimon. It replaces a type with a wider one."""
 
     def __init__(self, new_ids: Iterator[int]) -> None:
         self._new_ids = new_ids
@@ -138,7 +138,7 @@ class _PaimonFields(FieldEditor[DataField]):
     ) -> DataType:
         """Return the lake's type with the column's current nested fields.
 
-        Fields added by another engine stay after the table's own; the difference is reported later.
+        Fields added by another engine are placed after the table's fields. The difference is reported later.
         """
         match before:
             case ArrayType() if pa.types.is_list(after):
@@ -176,6 +176,6 @@ def _field_names(lake: PaimonSchema) -> list[tuple[int, str]]:
 
 
 def _highest_id(lake: PaimonSchema, mapped: Iterable[LakeField]) -> int:
-    """Return the highest field id, dropped fields included, in case another engine counted only the remaining ones."""
+    """Return the largest field id, including dropped fields, in case another engine counted only the remaining ones."""
     counted: int = max(lake.highest_field_id, current_highest_field_id(lake.fields))
     return max([counted, *(i for field in mapped for i in (field.id, *field.inner.values()))])

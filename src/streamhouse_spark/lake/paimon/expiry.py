@@ -1,17 +1,17 @@
 """Expiry of Paimon snapshots with the files that only they needed, and removal of orphan files.
 
-Tags and branches, which need files too, can only be found by listing, by any engine. Snapshots too, but the latest ones
-are read one by one downwards, so that a stale listing hides none of them.
+Tags and branches, which need files too, can only be found by listing, by any engine. The latest snapshots are read one
+by one backwards, so that a stale listing hides none of them.
 
 **Commit point** of expiry, for each snapshot: the deletion of its file, oldest first. So a crash leaves contiguous
 snapshots, as every reader of Paimon expects, and orphan files. The files of expired snapshots are deleted after the
-snapshots, data first, so that no visible snapshot misses one.
+snapshots, data files first, so that no visible snapshot has a missing file.
 
-Orphans are left by lost rounds, killed tasks and interrupted expiry. A slow round could still commit files that look
-like orphans. So the cleaner first commits an empty snapshot with the cutoff time, the grace period ago, and every later
-snapshot of the package repeats it. A commit whose round was planned before the cutoff fails its own validation. A
-commit validated before loses the number to this snapshot. Only then are unneeded files older than the cutoff deleted.
-**Commit point:** that snapshot; a crash after it leaves fewer orphans for the next run.
+Lost rounds, killed tasks and interrupted expiry leave orphan files. A slow round could still commit files that look
+like orphans. So orphan removal first commits an empty snapshot with the cutoff time, which is the grace period ago, and
+every later snapshot of the package repeats it. A commit whose round was planned before the cutoff fails its own
+validation. A commit that was validated earlier conflicts with this snapshot. Only then are unneeded files older than
+the cutoff deleted. **Commit point:** that snapshot. A crash after it leaves orphans for the next run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "sche
 
 
 def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers of a listing."""
+    """Return the contiguous snapshots up to the latest one, oldest first. ``listed`` has the numbers in a listing."""
     older = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < newest.id]
     read = {
         s.id: s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, older) if s is not None
@@ -69,7 +69,7 @@ def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence
 
 
 def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
-    """Return snapshots below a gap, which a delayed writer put after their numbers had expired. They do not count."""
+    """Return snapshots before a gap, which a delayed writer stored after their numbers expired. They do not count."""
     below = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, below) if s is not None]
 
@@ -77,15 +77,15 @@ def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[
 def list_tag_and_branch_snapshots(binding: PaimonTableBinding) -> list[Snapshot]:
     """Return the snapshots of tags, and of branches with their tags.
 
-    Raises `LakeMismatchError` if another engine keeps changelogs beyond their snapshots, which is not supported.
+    Raises `LakeMismatchError` if another engine retains changelogs longer than their snapshots, which is not supported.
     """
     location, storage = binding.spec.location, binding.storage
-    looks: list[Callable[[], list[str]]] = [
+    listings: list[Callable[[], list[str]]] = [
         lambda: storage.list_names(f"{location}/changelog/"),
         lambda: storage.list_names(f"{location}/branch/"),
         binding.snapshots.tags,
     ]
-    changelogs, branch_names, tags = map_with_store_concurrency(storage, lambda look: look(), looks)
+    changelogs, branch_names, tags = map_with_store_concurrency(storage, lambda listing: listing(), listings)
     if changelogs:
         raise LakeMismatchError(
             f"lake table {binding.location} has changelogs retained by another engine; expire its snapshots and remove "
@@ -108,7 +108,7 @@ class ReachableFiles:
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the needed files. Raises `CommitConflictError` if a snapshot expired meanwhile, `CorruptDataError`."""
+        """Return the needed files. Raises `CorruptDataError`, or `CommitConflictError` for a snapshot expired since."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
@@ -118,7 +118,7 @@ class ReachableFiles:
         return names
 
     def files_of_dropped(self, snapshots: Iterable[Snapshot]) -> set[str]:
-        """Return the files of snapshots that nothing needs, as far as their metadata still exists."""
+        """Return the files of snapshots that nothing needs, from the metadata that still exists."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
             try:
@@ -128,14 +128,14 @@ class ReachableFiles:
         return names
 
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
-        """Return the snapshots, with their metadata prefetched concurrently if the store is remote."""
+        """Return the snapshots after prefetching their metadata if the store is remote."""
         expected = list(snapshots)
         if isinstance(self._binding.storage, ReadsMany):
             self._reader.expect_all(expected)
         return expected
 
     def _files_of_snapshot(self, snapshot: Snapshot) -> set[str]:
-        """Return the lists, manifests and live data files of a snapshot, and the files of its own changelog."""
+        """Return the manifest lists, manifests and live data files of a snapshot, and the files of its changelog."""
         manifests, changelog = self._reader.manifests(snapshot), self._reader.changelog(snapshot)
         lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.changelog_manifest_list)
         names = [*filter(None, lists)]
@@ -160,7 +160,7 @@ class ReachableFiles:
     ) -> CommitConflictError | CorruptDataError:
         where = f"lake table {self._table.location}"
         if self._binding.snapshots.find(snapshot.id) is None:
-            return CommitConflictError(f"{where} changed while its files were listed ({error}); try again")
+            return CommitConflictError(f"{where} changed while its files were listed ({error}); retry")
         return CorruptDataError(
             f"{where}: metadata of snapshot {snapshot.id} is missing ({error}), so nothing is deleted; restore it, or "
             "expire that snapshot with another engine"
@@ -172,17 +172,17 @@ class _CachingReader(MetadataReader):
 
     def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
         super().__init__(table, files)
-        self._remembered: dict[str, list[ManifestEntry]] = {}
+        self._cached: dict[str, list[ManifestEntry]] = {}
         self._lists: dict[str, list[ManifestFileMeta]] = {}
 
     def manifests(self, snapshot: Snapshot | None) -> list[ManifestFileMeta]:
-        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit writes its own
+        name = snapshot.delta_manifest_list if snapshot is not None else ""  # each commit writes a new one
         if name not in self._lists:
             self._lists[name] = super().manifests(snapshot)
         return self._lists[name]
 
     def expect_all(self, snapshots: Sequence[Snapshot]) -> None:
-        """Prefetch the manifest lists of these snapshots, then their manifests. A missing file raises later."""
+        """Prefetch the manifest lists of these snapshots, then their manifests. Ignores missing files."""
         new = [snapshot for snapshot in snapshots if snapshot.delta_manifest_list not in self._lists]
         lists = [named for snapshot in new for named in manifest_lists(snapshot)]
         self._files.expect((f"{self._folder}/{name}", size_bytes or 0) for name, size_bytes in lists)
@@ -190,7 +190,7 @@ class _CachingReader(MetadataReader):
         for snapshot in new:
             with suppress(SnapshotExpiredError):
                 sizes.update((manifest.file_name, manifest.file_size or 0) for manifest in self.manifests(snapshot))
-        missing = ((name, size_bytes) for name, size_bytes in sizes.items() if name not in self._remembered)
+        missing = ((name, size_bytes) for name, size_bytes in sizes.items() if name not in self._cached)
         self._files.expect((f"{self._folder}/{name}", size_bytes) for name, size_bytes in missing)
 
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
@@ -201,10 +201,10 @@ class _CachingReader(MetadataReader):
         return manifests
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[list[ManifestEntry]]:
-        missing = [manifest for manifest in manifests if manifest.file_name not in self._remembered]
+        missing = [manifest for manifest in manifests if manifest.file_name not in self._cached]
         for manifest, entries in zip(missing, parallel_map(self.entries, missing), strict=True):
-            self._remembered[manifest.file_name] = entries
-        return [self._remembered[manifest.file_name] for manifest in manifests]
+            self._cached[manifest.file_name] = entries
+        return [self._cached[manifest.file_name] for manifest in manifests]
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
@@ -221,10 +221,10 @@ def expire(
     tagged: Collection[int] = (),
     claim: Claim | None = None,
 ) -> ExpireReport:
-    """Expire snapshots as `LakeTable.expire` does, except those that tags, branches and consumers of any engine need.
-    Snapshots expire in order, so those after a ``tagged`` one stay as well.
+    """Expire snapshots. See `LakeTable.expire`. Retains those that tags, branches and consumers of any engine need.
 
-    Raises `CommitConflictError` if another process expired the same snapshots concurrently.
+    Snapshots expire in order, so those after a ``tagged`` one remain too. Raises `CommitConflictError` if another
+    process expired the snapshots concurrently.
     """
     table = binding.find()
     if table is None or table.snapshot is None:
@@ -241,12 +241,14 @@ def expire(
     reach = ReachableFiles(binding, table)
     candidates = reach.files_of_dropped(expired)
     if not dry_run:
-        reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])  # finds damage before anything is deleted
+        reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])  # detects damage before any deletion
         if claim is not None:
             claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
         binding.snapshots.expire([snapshot.id for snapshot in expired], cut)
-    # Tags created from these snapshots until now count; from now on no reader can find the snapshots to tag them.
-    files = _deletion_order(binding, candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)]))
+    # Tags that were created from these snapshots until now count. No reader can find the snapshots any more.
+    unneeded = candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])
+    inside = filter(binding.files.holds, unneeded)  # files outside the warehouse belong to other engines
+    files = sorted(inside, key=lambda file: (*_depth(binding, file), file))
     if not dry_run:
         for _, files_of_depth in groupby(files, key=partial(_depth, binding)):
             delete_all(binding.storage, [binding.files.key_of(location) for location in files_of_depth])
@@ -256,10 +258,10 @@ def expire(
 def _first_retained(
     binding: PaimonTableBinding, snapshots: Sequence[Snapshot], rule: ExpiryRules, waited_for: Collection[int]
 ) -> int:
-    """Return the number of the oldest snapshot that stays. Consumers and tags need those in ``waited_for``.
+    """Return the number of the oldest snapshot to retain. Consumers and tags need those in ``waited_for``.
 
-    Snapshots expire from the oldest without gaps. The one with the offsets of the oldest retained one stays too. If
-    none has offsets, all stay, because only the first one proves that there never were any.
+    Snapshots expire oldest first without gaps. The snapshot with the offsets of the oldest retained one remains too. If
+    none has offsets, all remain, because only the first snapshot proves that there never were any.
     """
     newest = snapshots[-1].id
     limits = [newest - max(rule.last, 1) + 1, newest, *waited_for]
@@ -272,7 +274,7 @@ def _first_retained(
 
 
 def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
-    """Return the snapshots that consumers have yet to read."""
+    """Return the snapshots that consumers read next."""
     folder = f"{binding.spec.location}/consumer/"
 
     def next_of(name: str) -> int | None:
@@ -282,30 +284,23 @@ def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
             return None
         except (ValueError, TypeError, KeyError) as error:
             raise CorruptDataError(
-                f"lake file {folder}{name} does not say which snapshot its consumer reads next ({error}); restore it, "
-                "or delete it where the consumer is no longer needed"
+                f"lake file {folder}{name} does not contain the next snapshot of its consumer ({error}); restore it, "
+                "or delete it if the consumer is no longer needed"
             ) from error
 
     next_numbers = map_with_store_concurrency(binding.storage, next_of, binding.storage.list_names(folder))
     return [number for number in next_numbers if number is not None]
 
 
-def _deletion_order(binding: PaimonTableBinding, locations: set[str]) -> list[str]:
-    """Sort data files first, then manifests, then their lists, without other engines' files outside the warehouse."""
-    inside = [location for location in locations if binding.files.holds(location)]
-    return sorted(inside, key=lambda file: (*_depth(binding, file), file))
-
-
 def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
-    """Rank data files before manifests before their lists: each is named by files of the next kind."""
+    """Rank data files before manifests before their lists. Files of the next kind reference each kind."""
     return file.startswith(f"{binding.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
 
 
 def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
-    """Delete data files, manifests and manifest lists that are older than ``grace_ms`` and needed by nothing.
+    """Delete unneeded data files, manifests and manifest lists older than ``grace_ms``. Returns their keys.
 
-    Returns their keys. Keeps other files of other engines. Raises `CommitConflictError` if the table changed
-    concurrently.
+    Retains other files of other engines. Raises `CommitConflictError` if the table changed concurrently.
     """
     table = binding.find()
     if table is None:
@@ -323,9 +318,9 @@ def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool)
     table = binding.require()
     if files_not_before_ms(binding, table.snapshot) < not_before_ms:
         raise CommitConflictError(
-            f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; try again"
+            f"lake table {table.location}: another engine replaced the snapshot that stops slow rounds; retry"
         )
-    orphans = _exclude(old, _referenced_paths(binding, table))  # again: a round may have committed before that snapshot
+    orphans = _exclude(old, _referenced_paths(binding, table))  # a round may have committed before that snapshot
     delete_all(binding.storage, orphans)
     return orphans
 
@@ -353,7 +348,7 @@ def _referenced_paths(binding: PaimonTableBinding, table: PaimonTable) -> set[st
 
 
 def _list_history(binding: PaimonTableBinding, table: PaimonTable) -> tuple[list[Snapshot], list[Snapshot]]:
-    """Return the snapshots up to the latest one, and those below a gap."""
+    """Return the snapshots up to the latest one, and those before a gap."""
     if table.snapshot is None:
         return [], []
     listed = binding.snapshots.ids()

@@ -1,7 +1,7 @@
 """pypaimon's `FileIO` over the warehouse's `Storage`, and the translation of its decoders' errors.
 
-Paimon's own classes read metadata through it. Files that they write stay in memory: the commit stores them durably
-before it names them.
+Paimon's own classes read metadata through it. The files that they write stay in memory until the commit stores them
+durably, before it references them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
         self.written: dict[str, bytes] = {}
         """Location → bytes written there."""
         self.sizes: dict[str, int] = {}
-        """Location → size of a metadata file, from the file that names it."""
+        """Location → size of a metadata file, from the file that references it."""
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
@@ -49,7 +49,7 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
             raise FileNotFoundError(str(error)) from error
         if len(data) != self.sizes.get(path, len(data)):
             raise CorruptDataError(
-                f"lake file {path} has {len(data)} bytes, {self.sizes[path]} were written; restore it, or rebuild the "
+                f"lake file {path} has {len(data)} bytes, expected {self.sizes[path]}; restore it, or rebuild the "
                 "lake from the log (streamhouse retier)"
             )
         return _Input(require_whole_avro(data, path) if path.split("/")[-2:-1] == [MANIFEST_FOLDER] else data, path)
@@ -77,15 +77,17 @@ class PaimonFiles(FileIO):  # type: ignore[misc]
         return True
 
     def delete(self, path: str, recursive: bool = False) -> bool:  # noqa: FBT001, FBT002 - pypaimon's signature
-        raise NotImplementedError(f"{path} is not deleted by reading or committing")
+        raise NotImplementedError(f"cannot delete {path}: reads and commits delete nothing")
 
     def rename(self, src: str, dst: str) -> bool:
-        raise NotImplementedError(f"{src} is not renamed to {dst}: commits go through put-if-absent")
+        raise NotImplementedError(
+            f"cannot rename {src} to {dst}: renames are not supported, because commits use put-if-absent"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """The part of Arrow's ``FileInfo`` that pypaimon reads."""
+    """The part of Arrow's ``FileInfo`` that pypaimon uses."""
 
     path: str
     type: Any
@@ -120,7 +122,7 @@ class _BufferedOutput(io.BytesIO):
 
 @contextmanager
 def paimon_metadata(location: str) -> Iterator[None]:
-    """Wrap decoding of metadata: translate pypaimon's errors on damaged or missing files into errors of the package."""
-    # any error of a decoder on damaged bytes
+    """Run decoding of metadata, and translate pypaimon's errors on damaged or missing files."""
+    # A decoder may raise any error on damaged bytes.
     with expiry_while_read(location), damage_while_read(location, (Exception,), _location, "its metadata"):
         yield

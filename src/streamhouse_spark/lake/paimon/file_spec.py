@@ -1,4 +1,4 @@
-"""Properties of a Paimon table that a task needs to write its files, and Paimon's binary form of single values."""
+"""The properties of a Paimon table that a task needs to write its files, and Paimon's binary form of single values."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from streamhouse_spark.lake.parquet.file_writer import PartitionKey, writer_opti
 
 PATH_PART_BYTES_MAX = 200
 TEXT_STATISTICS_CHARS_MAX = 16
-"""Longer texts are truncated in statistics, as Paimon does by default."""
+"""Longer texts are truncated in statistics, as is Paimon's default."""
 
 
 @dataclass(frozen=True)
 class PaimonFileSpec:
-    """Properties of the Paimon table that a task needs. Sent as JSON; shared by all files of a round."""
+    """The properties of the Paimon table that a task needs, sent as JSON. All files of a round share them."""
 
     schema: PaimonSchema
     data_location: str
-    """Location of the table; its data files are below."""
+    """Location of the table, which contains its data files."""
     planned_ms: int = 0
-    """Store time at which the round began."""
+    """Time of the store at which the round was planned."""
     planned_on: str | None = None
-    """The manifest list of the snapshot that the round was planned on; its name is unique."""
+    """The manifest list of the snapshot that the round was planned on, whose name is unique."""
     sequence_shifts: Mapping[int, int] = field(default_factory=dict)
     """Shifts of a primary-key table; see `streamhouse_spark.lake.paimon.merge_tree.sequence_shifts`."""
 
@@ -100,12 +100,12 @@ class PaimonFileSpec:
         return 0 if self.num_buckets == UNAWARE_BUCKETS else bucket
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
-        """Return Paimon's own folder, or a shorter sibling if a value exceeds the length of folder names."""
+        """Return Paimon's own folder, or a shorter name if a value exceeds the length of folder names."""
         inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
         return "/".join([self.data_location, *(_shorten(part) for part in inside.split("/"))])
 
     def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
-        """Return the location where readers expect a file that the manifest names without a path."""
+        """Return the location where readers expect a file whose manifest entry has no path."""
         values = tuple(row.values[0] for row in self.partition(key))
         path: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)
         return path
@@ -118,17 +118,17 @@ class PaimonFileSpec:
         ]
 
     def statistics(self, footer: pq.FileMetaData) -> Mapping[str, Mapping[int, Any]]:
-        """Return bounds and null counts of the columns that have them in all row groups and that Paimon's readers can
-        use.
+        """Return bounds and null counts of the columns that have them in all row groups, if Paimon's readers support
+        them.
 
         Excludes floating-point columns, because their bounds do not cover NaN.
         """
         statistics: dict[str, dict[int, Any]] = {"null_counts": {}, "lower_bounds": {}, "upper_bounds": {}}
         by_name = {field.name: field for field in self.schema.fields}
-        for place in range(footer.num_columns):
-            described = footer.schema.column(place)
-            field = by_name.get(described.path) if described.path == described.name else None  # otherwise it is nested
-            bounds = _bounds(footer, place, field) if field is not None else None
+        for index in range(footer.num_columns):
+            described = footer.schema.column(index)
+            field = by_name.get(described.path) if described.path == described.name else None  # None for nested fields
+            bounds = _bounds(footer, index, field) if field is not None else None
             if field is None or bounds is None:
                 continue
             low, high, null_count = bounds
@@ -164,23 +164,23 @@ class _Part:
 
 
 def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | None:
-    """Return Paimon's binary row of a key or partition value; None for null.
+    """Return Paimon's binary row of a key or partition value, or None for null.
 
-    Raises `LakeMismatchError` for a date or time that Paimon's Python library does not support, which older versions
-    stored.
+    Raises `LakeMismatchError` for a date or time that Paimon's Python library does not support. Older versions of this
+    package stored such values.
     """
     try:
         return encode_field(value.as_py(), field)
     except (OverflowError, ValueError) as error:
         raise LakeMismatchError(
-            f"column '{field.name}' of the {role} has the value {to_python(value)}, and Paimon's Python library has "
-            "the years 1 to 9999; delete the rows with it (write them into a table with an Iceberg lake first, if you "
-            "need them), and the next round goes on"
+            f"column '{field.name}' of the {role} has the value {to_python(value)}, but Paimon's Python library "
+            "supports only the years 1 to 9999; delete the rows with it (write them into a table with an Iceberg lake "
+            "first, if you need them), and the next round continues"
         ) from error
 
 
 def encode_field(value: Any, field: DataField) -> bytes | None:
-    """Return Paimon's binary row of one field; None for null."""
+    """Return Paimon's binary row of one field, or None for null."""
     if value is None:
         return None
     data: bytes = GenericRowSerializer.to_bytes(GenericRow([value], [field]))
@@ -195,13 +195,13 @@ def _shorten(part: str) -> str:
     return part.encode()[:PATH_PART_BYTES_MAX].decode(errors="ignore")
 
 
-def _bounds(footer: pq.FileMetaData, place: int, field: DataField) -> tuple[Any, Any, int] | None:
-    """Return lowest value, highest value and number of nulls of a column, or None without all of them."""
+def _bounds(footer: pq.FileMetaData, index: int, field: DataField) -> tuple[Any, Any, int] | None:
+    """Return minimum, maximum and number of nulls of a column, or None if one of them is unknown."""
     if not str(field.type).startswith(("TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIMESTAMP", "STRING")):
         return None
     lows, highs, null_count = [], [], 0
     for group in range(footer.num_row_groups):
-        column = footer.row_group(group).column(place)
+        column = footer.row_group(group).column(index)
         statistics = column.statistics
         if statistics is None or not statistics.has_null_count:
             return None

@@ -42,7 +42,7 @@ FileKey = tuple[tuple[object, ...], int, str]
 class PartitionFilter:
     """A filter restricted to partition columns.
 
-    It selects all files of a partition or none, removed files and files merged by key included.
+    It selects all files of a partition or none, including removed files and files merged by key.
     """
 
     def __init__(self, node: Node, names: Mapping[int, str], schema: TableSchema) -> None:
@@ -52,7 +52,7 @@ class PartitionFilter:
         self._results: dict[tuple[Any, ...], bool] = {}
 
     def may_match_manifest(self, manifest: ManifestFileMeta) -> bool:
-        """Return False only if none of the manifest's files is in a partition that can match the filter."""
+        """Return False only if no file of the manifest is in a partition that can match the filter."""
         stats = manifest.partition_stats
         bounds: dict[str, Bounds] = {}
         for i, field in enumerate(stats.min_values.fields):
@@ -70,7 +70,7 @@ class PartitionFilter:
         return may_match(self._node, bounds)
 
     def test(self, partition: GenericRow) -> bool:
-        """Return False only if no row of the partition can match the filter. The name is pypaimon's."""
+        """Return False only if no row of the partition can match the filter. pypaimon calls this method by name."""
         values = tuple(partition.values)
         if values not in self._results:
             columns = (
@@ -84,7 +84,7 @@ class PartitionFilter:
 
 
 def _are_reliable(column: Column, low: Any, high: Any) -> bool:
-    """Return whether bounds hold for all values: pypaimon's may not hold next to NaN."""
+    """Return whether bounds cover all values. pypaimon's bounds may not if there is NaN."""
     return low is not None and high is not None and not pa.types.is_floating(column.type)
 
 
@@ -101,7 +101,7 @@ def manifest_lists(snapshot: Snapshot) -> Sequence[tuple[str, int | None]]:
 
 
 class MetadataReader:
-    """Reads manifests of one state of the table, for the files of the chosen partitions, all by default.
+    """Reads manifests of one state of the table, for the files of the partitions of ``chosen``, or of all.
 
     Raises `CorruptDataError`, `SnapshotExpiredError`.
     """
@@ -134,20 +134,20 @@ class MetadataReader:
         return lists
 
     def live_entries(self, snapshot: Snapshot | None) -> list[ManifestEntry]:
-        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported kinds."""
+        """Return the data files of a snapshot with statistics. Raises `LakeMismatchError` for unsupported files."""
         chosen, manifests = self._chosen, self.manifests(snapshot)
         entries = self.remaining_entries([m for m in manifests if chosen is None or chosen.may_match_manifest(m)])
         for entry in entries:
             if entry.kind == DELETE:
                 raise LakeMismatchError(
-                    f"lake table {self._table.location} removes the file {entry.file.file_name}, which it does not "
-                    "have; compact the table's manifests with another engine"
+                    f"lake table {self._table.location} removes the file {entry.file.file_name}, which does not exist "
+                    "in it; compact the table's manifests with another engine"
                 )
         _require_readable(self._table, snapshot, entries)
         return entries
 
     def remaining_entries(self, manifests: Sequence[ManifestFileMeta]) -> list[ManifestEntry]:
-        """Return the live files of these manifests together. A removed file is never added again."""
+        """Return the live files of the manifests together, and removals without an addition, which are permanent."""
         added: dict[FileKey, ManifestEntry] = {}
         removed: dict[FileKey, ManifestEntry] = {}
         for entries in self.all_entries(manifests):
@@ -181,7 +181,7 @@ class MetadataReader:
 
 
 def external_location(files: StorageFiles, table_location: str, external_path: str) -> str:
-    """Return the location of a file with its own path: below the table also after a move of the warehouse."""
+    """Return the location of a file with an external path, which may be below the table's old location."""
     if files.holds(external_path):
         return external_path
     _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
@@ -208,5 +208,5 @@ def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Se
         if entry.file.schema_id not in table.schemas:
             raise LakeMismatchError(
                 f"lake file {entry.file.file_name} of {table.location} was written with schema {entry.file.schema_id}, "
-                f"the table has {', '.join(map(str, table.schemas))}; restore the schema"
+                f"but the table has only {', '.join(map(str, table.schemas))}; restore the schema"
             )

@@ -1,13 +1,13 @@
-"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and kind.
+"""Data files of a primary-key Paimon table: rows sorted by key, each with its sequence number and change type.
 
-Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns it has a copy of the key
-columns, and a number that identifies the latest row of a key. A round writes level 0: other files may have its keys
-too. Files that share keys form a *section*, which a read must merge.
+Such a file is part of a sorted run of Paimon's merge tree. Besides the table's columns, it has a copy of the key
+columns, and a sequence number that identifies the latest row of a key. A round writes files of level 0, which may share
+keys with other files. Files that share keys form a *section*, which a read must merge.
 
-A round writes only the last change of each key in its range, deletions included. Older files are not searched: readers
-merge, and take the row with the largest sequence number. That number is the change's offset in its log bucket, so it
-only grows, and a truncation never reuses one. A foreign writer takes the numbers after the largest that it finds, which
-are offsets of later changes: then all later numbers of the bucket are shifted above its.
+A round writes only the last change of each key in its range, including deletes. It does not search older files, because
+readers merge, and return the row with the largest sequence number. That number is the offset of the change in its log
+bucket, so it only grows, and a truncation never reuses one. Another engine's writer uses the numbers after the largest
+that it finds, which are offsets of later changes. All later numbers of the bucket are then shifted above these numbers.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ KEY_PREFIX: Final = "_KEY_"
 SEQUENCE: Final = SpecialFields.SEQUENCE_NUMBER
 KIND: Final = SpecialFields.VALUE_KIND
 LEVEL_MAX: Final = 5
-"""Level of files that are merged with all others: the last of Paimon's default of six levels."""
+"""Level of files that are merged with all other files: the last of Paimon's default of six levels."""
 _COMPACTED: Final = 1
-"""``file_source`` of a file that compaction made."""
+"""``file_source`` of a file that compaction wrote."""
 
 
 def is_own_keyed_name(name: str) -> bool:
@@ -72,28 +72,28 @@ def is_own_keyed_name(name: str) -> bool:
 def is_raw(entry: ManifestEntry) -> bool:
     """Return whether the file has unique keys and no deletes, so that it can be read directly.
 
-    Files that another engine wrote at level 0 may not have their number of deletes.
+    Files of other engines at level 0 may not have a number of deletes.
     """
     file = entry.file
     return file.delete_row_count == 0 and (file.level > 0 or is_own_keyed_name(file.file_name))
 
 
 def group_files(entries: Sequence[ManifestEntry]) -> dict[tuple[Any, ...], list[ManifestEntry]]:
-    """Return the files of each partition and bucket. Raises `LakeMismatchError` for a file without keys."""
+    """Return the files of each partition and bucket. Raises `LakeMismatchError` for a file without a key range."""
     groups: dict[tuple[Any, ...], list[ManifestEntry]] = {}
     for entry in entries:
         if not entry.file.min_key.values:
             raise LakeMismatchError(
-                f"lake file {entry.file.file_name} has no key range, which files of a primary-key table need; "
+                f"lake file {entry.file.file_name} has no key range, which files of a primary-key table must have; "
                 "rewrite it with the engine that wrote it"
             )
-        place = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
-        groups.setdefault(place, []).append(entry)
+        group = (tuple(entry.partition.values), entry.bucket, entry.total_buckets)
+        groups.setdefault(group, []).append(entry)
     return groups
 
 
 def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]]:
-    """Group files of one partition and bucket into sections: files of different sections share no keys."""
+    """Group files of one partition and bucket into sections. Files of different sections share no keys."""
     ordered = sorted(entries, key=lambda e: (tuple(e.file.min_key.values), tuple(e.file.max_key.values)))
     overlapping: list[list[ManifestEntry]] = []
     highest: tuple[Any, ...] = ()
@@ -107,7 +107,7 @@ def group_sections(entries: Sequence[ManifestEntry]) -> list[list[ManifestEntry]
 
 
 def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
-    """Return files of one section as one that is merged on read."""
+    """Return the files of one section as one file that is merged on read."""
     first = files[0]
     return ScanFile(
         location=first.location,
@@ -122,7 +122,7 @@ def merge_scan_files(files: Sequence[ScanFile], by: LakeProjection) -> ScanFile:
 
 
 def _common_statistics(statistics: Sequence[Mapping[str, ColumnStatistics]]) -> Mapping[str, ColumnStatistics]:
-    """Return the statistics of all files together: a file is skipped only with its whole section."""
+    """Return the statistics of all files together, because a file is skipped only with its whole section."""
     names = set.intersection(*(set(of_file) for of_file in statistics))
     return {name: _merge_statistics([of_file[name] for of_file in statistics]) for name in sorted(names)}
 
@@ -167,7 +167,7 @@ class KeyValueFileSpec(PaimonFileSpec):
 
     @cached_property
     def file_schema(self) -> pa.Schema:
-        values = PaimonFileSpec.file_schema.func(self)  # with `super()` the cached value would have this very name
+        values = PaimonFileSpec.file_schema.func(self)  # `super()` would return the cached value of this name
         keys = [_key_field(values.field(field.name), field) for field in self.key_fields]
         own = [_file_field(SEQUENCE, pa.int64()), _file_field(KIND, pa.int8())]
         return pa.schema([*keys, *own, *values])
@@ -176,11 +176,11 @@ class KeyValueFileSpec(PaimonFileSpec):
 def write_key_values(
     output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[pa.RecordBatch], *, level: int
 ) -> list[LakeFile]:
-    """Write rows of one bucket; they are durable on return.
+    """Write rows of one bucket to files that are durable on return.
 
-    ``batches`` have the table's columns, then the sequence number and the kind; the keys of a partition strictly ascend
-    over all batches. ``offsets`` are those of the underlying changes. Memory is bounded by a batch and a row group.
-    Raises `LakeMismatchError` for a key that Paimon's libraries do not support.
+    ``batches`` have the table's columns, then the sequence number and the change type. The keys of a partition strictly
+    ascend over all batches. ``offsets`` are those of the underlying changes. Memory is bounded by a batch and a row
+    group. Raises `LakeMismatchError` for a key that Paimon's libraries do not support.
     """
     spec = output.spec
     assert isinstance(spec, KeyValueFileSpec)
@@ -204,7 +204,7 @@ def write_key_values(
 
 
 class _RunWriter:
-    """Writes the consecutive files of one bucket and partition, whose keys ascend."""
+    """Writes the consecutive files of one bucket and partition. Their keys ascend."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class _RunWriter:
 
 
 class _RunStatistics:
-    """Statistics of the rows of a file, collected while they are written."""
+    """Collects statistics of the rows of a file while they are written."""
 
     def __init__(self, key_fields: Sequence[DataField]) -> None:
         self._fields = key_fields
@@ -329,7 +329,7 @@ def describe_keyed_file(meta: DataFileMeta, keys: KeyRange, schema: PaimonSchema
 
 
 def add_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt.NDArray[np.bool_]) -> pa.Table:
-    """Return the rows in the form that `write_key_values` takes."""
+    """Return the rows with the additional columns that `write_key_values` expects."""
     kinds = np.where(deleted, np.int8(ChangeType.DELETE), np.int8(ChangeType.INSERT))
     with_numbers = rows.append_column(_file_field(SEQUENCE, pa.int64()), pa.array(sequences))
     return with_numbers.append_column(_file_field(KIND, pa.int8()), pa.array(kinds))
@@ -338,9 +338,9 @@ def add_sequences(rows: pa.Table, sequences: npt.NDArray[np.int64], deleted: npt
 def _add_keys(batch: pa.RecordBatch, key_fields: Sequence[DataField]) -> pa.RecordBatch:
     fields, arrays = list(batch.schema), list(batch.columns)
     for field in key_fields:
-        place = batch.schema.get_field_index(field.name)
-        fields.append(batch.schema.field(place).with_name(KEY_PREFIX + field.name))
-        arrays.append(batch.column(place))
+        index = batch.schema.get_field_index(field.name)
+        fields.append(batch.schema.field(index).with_name(KEY_PREFIX + field.name))
+        arrays.append(batch.column(index))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
@@ -361,10 +361,9 @@ def write_changes(
     offsets: OffsetRange,
     changes: Iterable[pa.RecordBatch],
 ) -> list[LakeFile]:
-    """Write data files of level 0. They are durable on return.
+    """Write data files of level 0, which are durable on return.
 
-    ``changes`` are those of ``offsets``, in order: the change type, then the table's columns. Memory is bounded by the
-    range.
+    ``changes`` have the change type and the columns, in the order of ``offsets``. Memory is bounded by the range.
     """
     spec = KeyValueFileSpec.from_json(context.lake)
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
@@ -375,23 +374,22 @@ def write_changes(
 
 
 def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
-    """Return, per bucket, how far sequence numbers of changes after ``offsets`` are shifted above their offsets, if not
-    0.
+    """Return, per bucket, how far sequence numbers of changes after ``offsets`` are above their offsets, if at all.
 
-    ``entries`` are the live files of the snapshot that holds ``offsets``.
+    ``entries`` are the live files of the snapshot with these offsets.
     """
     shifts = {bucket: highest + 1 - offsets.get(bucket, 0) for bucket, highest in _highest_sequences(entries).items()}
     return {bucket: shift for bucket, shift in shifts.items() if shift > 0}
 
 
 def require_newest(location: str, entries: Sequence[ManifestEntry], files: Sequence[LakeFile]) -> None:
-    """Require that the rows of the files are newer than all stored ones. Raises `CommitConflictError`."""
+    """Require that the rows of the files are newer than all stored rows. Raises `CommitConflictError`."""
     highest = _highest_sequences(entries)
     for file in files:
         if file.keys is not None and file.keys.sequences.start <= highest.get(file.bucket, -1):
             raise CommitConflictError(
                 f"lake table {location}: another writer added rows to bucket {file.bucket} with sequence numbers up to "
-                f"{highest[file.bucket]}, those of this round begin at {file.keys.sequences.start}; try again"
+                f"{highest[file.bucket]}, expected at most {file.keys.sequences.start - 1}; retry"
             )
 
 

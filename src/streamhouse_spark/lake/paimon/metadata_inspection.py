@@ -1,4 +1,4 @@
-"""Metadata tables of a Paimon table, and the damage of its metadata that reads of the latest snapshot miss."""
+"""Metadata tables of a Paimon table, and damage of its metadata that reads of the latest snapshot do not detect."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.types import COMMIT_USER
 
-REWRITTEN = "reads go on without it, and the next round writes it again"
+REWRITTEN = "reads continue without it, and the next round rewrites it"
 
 
 def metadata_table(binding: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
-    """Return the metadata table with this name, in types that Spark supports."""
+    """Return the metadata table with this name, with types that Spark supports."""
     with paimon_metadata(table.location):
         builder = system_table_loader.load(name, table.store(PaimonFiles(binding.files))).new_read_builder()
         return convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 
 
 def find_metadata_problems(binding: PaimonTableBinding) -> Iterator[str]:
-    """Describe problems as `LakeTable.metadata_problems` does, without those of snapshots that expire meanwhile."""
+    """Describe the problems of `LakeTable.metadata_problems`, except those of snapshots that expire concurrently."""
     table = binding.find()
     if table is None or table.snapshot is None:
         return
@@ -53,7 +53,7 @@ def find_metadata_problems(binding: PaimonTableBinding) -> Iterator[str]:
 def _find_hint_problems(binding: PaimonTableBinding) -> Iterator[str]:
     try:
         if not binding.storage.read(binding.snapshots.hint_key).strip().isdigit():
-            yield f"lake file {binding.snapshots.hint_key} names no snapshot; {REWRITTEN}"
+            yield f"lake file {binding.snapshots.hint_key} contains no snapshot; {REWRITTEN}"
         binding.storage.size_bytes(binding.snapshots.consumer_key)
         next_consumer_snapshots(binding)
     except StreamhouseError as error:

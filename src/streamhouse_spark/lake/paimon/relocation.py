@@ -1,9 +1,9 @@
-"""Relocation of a Paimon table to the location where it was found.
+"""Relocation of a Paimon table to the location where it was opened.
 
-Its metadata names files without paths, except those of partitions whose values no folder name can hold. Manifests with
-such a path are rewritten under new names, with the lists that name them. Then each changed snapshot, tag and schema
-file is replaced. **Commit point** of each file: its replacement. It depends only on the file's content, so relocation
-can be interrupted and repeated; readers accept replaced and old snapshots alike.
+Its metadata references files without paths, except those of partitions whose values exceed a folder name. Manifests
+with such a path are rewritten under new names, as are the lists that reference them. Then each changed snapshot, tag
+and schema file is replaced. **Commit point** of each file: its replacement. It depends only on the file's content, so
+relocation can be interrupted and repeated, and readers accept both replaced and old snapshots.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PaimonRelocation:
         table = self._binding.find()
         if table is None or table.owner not in (self._binding.spec.table_uuid, new_uuid):
             return
-        # The latest schema holds the owner, so it is replaced last: an interrupted run continues.
+        # The latest schema has the owner, so it is replaced last: a repeated run continues after a crash.
         for key in self._files():
             data = self._binding.storage.read(key)
             text = self._relocate_snapshot(key, data.decode())
@@ -80,13 +80,13 @@ class PaimonRelocation:
                 yield from (f"{root}{parent}/{name}" for name in sorted(names, key=_number) if name.startswith(prefix))
 
     def _relocate_snapshot(self, key: str, text: str) -> str:
-        """Return a snapshot or tag whose manifest lists name every file at its present location."""
+        """Return a snapshot or tag whose manifest lists contain the current location of every file."""
         if "/schema/" in key:
             return text
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise CorruptDataError(f"lake file {key} cannot be read ({error}); restore it") from error
+            raise CorruptDataError(f"cannot read lake file {key} ({error}); restore it") from error
         changed = dict(document)
         for name in _LISTS:
             if document.get(name) and (new := self._list(document[name])) is not None:
@@ -96,7 +96,7 @@ class PaimonRelocation:
         return text if changed == document else json.dumps(changed, indent=2)
 
     def _list(self, name: str) -> tuple[str, int] | None:
-        """Return the new manifest list and its size, or None if the old one names no path."""
+        """Return the new manifest list and its size, or None if the old one contains no path."""
         file = self._read(name)
         records = []
         for record in file.records:
@@ -110,9 +110,9 @@ class PaimonRelocation:
         if name not in self._manifests:
             file = self._read(name)
             records = [self._entry(record) for record in file.records]
-            same = records == file.records
+            is_same = records == file.records
             self._manifests[name] = (
-                None if same else self._write("manifest", encode_avro(replace(file, records=records)))
+                None if is_same else self._write("manifest", encode_avro(replace(file, records=records)))
             )
         return self._manifests[name]
 
@@ -124,7 +124,7 @@ class PaimonRelocation:
         return {**record, "_FILE": {**record["_FILE"], "_EXTERNAL_PATH": (branch, moved)}}
 
     def _root_of(self, record: dict[str, Any]) -> str | None:
-        """Return the root of the warehouse in the file's own path, if it differs from the opened one."""
+        """Return the warehouse root in the file's external path, or None if it is the opened root."""
         _, path = record["_FILE"].get("_EXTERNAL_PATH") or (0, None)
         if not path:
             return None
@@ -138,7 +138,7 @@ class PaimonRelocation:
         try:
             return read_avro(self._binding.storage.read(key), key)
         except ObjectNotFoundError as error:
-            raise SnapshotExpiredError(f"lake file {key} is missing: it expired meanwhile; run it again") from error
+            raise SnapshotExpiredError(f"lake file {key} is missing, because it expired concurrently; retry") from error
 
     def _write(self, kind: str, data: bytes) -> tuple[str, int]:
         name = f"{kind}-{self._binding.world.ids.new_uuid()}"

@@ -1,14 +1,14 @@
-"""Deletion of single rows in a Paimon lake of a log table: rewrites files without them.
+"""Deletes of individual rows in a Paimon lake of a log table: rewrites files without them.
 
 Every Paimon reader reads such files correctly. Deletion vectors would cost less, but Paimon's streaming readers ignore
-that table option. Rows keep their offsets; those of deleted rows are in no file.
+that table option. The remaining rows keep their offsets.
 
-Rows of other engines' files have no offsets and are named by file and position. If another engine replaced such a file
-since, as many rows as equal the deleted ones are deleted from the new files.
+Rows of other engines' files have no offsets and are identified by file and position. If another engine replaced such a
+file, rows of the new files that are equal to the deleted rows are deleted instead, one for each deleted row.
 
-**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and holds the offsets.
-Every attempt fails if one of the files is no longer live, because then the rows are elsewhere. With rows without
-offsets the snapshot must directly follow the one in which they were searched: otherwise a row that equals a deleted one
+**Commit point:** that of the round, whose snapshot removes the files, adds their replacements and contains the offsets.
+Every attempt fails if one of the files is no longer live, because its rows are in other files then. If rows without
+offsets are deleted, the snapshot must directly follow the searched one: otherwise a row that is equal to a deleted one
 could be deleted twice.
 """
 
@@ -67,14 +67,14 @@ def rewrite_files_without(
     table = binding.require()
     if table.snapshot is None or not rows:
         return [], RewrittenRows({}, None)
-    spec, how = PaimonFileSpec.from_json(context.lake), own_projection(table, binding.spec)
+    spec, projection = PaimonFileSpec.from_json(context.lake), own_projection(table, binding.spec)
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: FileRewrite) -> list[LakeFile]:
         removed, num_moved = file.removed_offsets, file.retained_offsets.num_rows
         location, bucket = file.split.location, file.offsets.bucket
         entry = _removed_file(spec, location, bucket, removed.range, num_dropped=removed.num_rows, num_moved=num_moved)
-        return [*rewrite_without_rows(file, output, how, binding.files_at), entry]
+        return [*rewrite_without_rows(file, output, projection, binding.files_at), entry]
 
     touched, moved = _find_touched_files(binding, table, spec, rows)
     return [file for of_group in write_groups(binding.storage, touched, write) for file in of_group], moved
@@ -90,7 +90,7 @@ def _removed_file(
     num_moved: int,
     has_offsets: bool = True,
 ) -> LakeFile:
-    """Return the entry of a file that the round removes; see `DeletedRows`."""
+    """Return the entry of a file that the round removes. See `DeletedRows`."""
     deletes = DeletedRows(location, num_dropped=num_dropped, num_moved=num_moved, has_offsets=has_offsets)
     return LakeFile(location, bucket, offsets, num_dropped, 0, spec.schema_id, spec.spec_id, (), deletes=deletes)
 
@@ -98,7 +98,7 @@ def _removed_file(
 def _find_touched_files(
     binding: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
-    """Find the files that have some of the rows. Reads only footers of files that can have some by their names."""
+    """Return the files that have some of the rows. Reads only footers of files that may have some, by their names."""
     reader = MetadataReader(table, PaimonFiles(binding.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
@@ -124,7 +124,7 @@ def _find_touched_files(
 
 
 def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]) -> bool:
-    """Return whether a file of another engine may be of a bucket with some of the rows."""
+    """Return whether a file of another engine may be in a bucket with some of the rows."""
     is_bucketed = spec.num_buckets != UNAWARE_BUCKETS and entry.total_buckets == spec.num_buckets
     return not is_bucketed or entry.bucket in rows
 
@@ -138,15 +138,16 @@ def list_data_files(binding: PaimonTableBinding, table: PaimonTable, snapshot_id
 def snapshot_identity(binding: PaimonTableBinding, snapshot_id: int) -> str | None:
     """Return a unique name of a snapshot, or None if it has expired.
 
-    The name changes if another writer renames its snapshot over it, or takes its number after a rollback.
+    The name changes if another writer renames its snapshot over it, or reuses its number after a rollback.
     """
     snapshot = binding.snapshots.find(snapshot_id)
     return None if snapshot is None else snapshot_name(snapshot)
 
 
 def retains_external_files(binding: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Return whether a snapshot provably retains each data file without offsets of an older one: every commit since is
-    the package's, and added files or rewrote only its own.
+    """Return whether snapshot ``newer`` provably retains each data file without offsets of snapshot ``older``.
+
+    That is so if every commit after ``older`` is the package's, and added files or rewrote only the package's files.
     """
     return older <= newer and all(
         _retains_external_files(binding.snapshots.find(number)) for number in range(newer, older, -1)
@@ -154,7 +155,7 @@ def retains_external_files(binding: PaimonTableBinding, older: int, newer: int) 
 
 
 def adds_only_own_files(binding: PaimonTableBinding, older: int, newer: int) -> bool:
-    """Return whether rows without offset provably come from an older snapshot: all commits since are the package's."""
+    """Return whether all commits after ``older`` are the package's, so that no other engine added rows."""
     return older <= newer and all(_is_own(binding.snapshots.find(number)) for number in range(newer, older, -1))
 
 
@@ -171,10 +172,9 @@ def _retains_external_files(snapshot: Snapshot | None) -> bool:
 def rewrite_external_files(
     binding: PaimonTableBinding, context: WriteContext, pending: PendingDeletes, moved: RewrittenRows
 ) -> list[LakeFile]:
-    """Rewrite files without offsets that have deleted rows, as `LakeTable.delete_rows` does.
+    """Rewrite files without offsets that have deleted rows. See `LakeTable.delete_rows`.
 
-    ``moved`` are rows that had offsets when they were deleted. Returns the new files, and one entry for each removed
-    file.
+    ``moved`` are deleted rows that had offsets. Returns the new files, and one entry for each removed file.
     """
     if not pending.file_deletes and not moved.rows:
         return []
@@ -183,7 +183,7 @@ def rewrite_external_files(
     planned = table.snapshot
     if planned is None or snapshot_name(planned) != spec.planned_on:
         raise CommitConflictError(
-            f"lake table {table.location}: the snapshot that this round began with is no longer the latest; try again"
+            f"lake table {table.location}: the snapshot with which this round started is no longer the latest; retry"
         )
     require_applied(table.location, planned.id, offsets_at(binding, planned), pending.applied_through)
     live = _PaimonFiles(binding, table, planned, own_projection(table, binding.spec))
@@ -192,7 +192,7 @@ def rewrite_external_files(
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
 
     def write(file: ExternalFileRewrite) -> list[LakeFile]:
-        written = rewrite_without_positions(file, output, live.how, binding.files_at)
+        written = rewrite_without_positions(file, output, live.projection, binding.files_at)
         entry = _removed_file(
             spec,
             file.split.location,
@@ -209,19 +209,19 @@ def rewrite_external_files(
 
 class _PaimonFiles(SnapshotFiles):
     def __init__(
-        self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, how: LakeProjection
+        self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, projection: LakeProjection
     ) -> None:
         reader, names = MetadataReader(table, PaimonFiles(binding.files)), StorageFiles(binding.storage)
         entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
         self.binding: PaimonTableBinding = binding
-        self.how = how
+        self.projection = projection
         self.location = table.location
         self.names = self._entries = {names.name_of(location): (location, entry) for location, entry in entries}
         self._table = table
 
     def split(self, name: str) -> LakeSplit:
         location, entry = self._entries[name]
-        names = names_in_file(self._table, self._table.schema, entry, inside=bool(self.how.inner))
+        names = names_in_file(self._table, self._table.schema, entry, inside=bool(self.projection.inner))
         return LakeSplit(location, entry.file.file_size, entry.file.row_count, field_names=names)
 
     def rewrite_for(self, spec: PaimonFileSpec, name: str, positions: Positions) -> ExternalFileRewrite:
@@ -229,8 +229,8 @@ class _PaimonFiles(SnapshotFiles):
         location, entry = self._entries[name]
         if entry.total_buckets != spec.num_buckets:
             raise LakeMismatchError(
-                f"lake file {location} of {self.location} was written for {entry.total_buckets} buckets, and the "
-                f"table has {spec.num_buckets}; rescale its partition with the engine that wrote it"
+                f"lake file {location} of {self.location} was written for {entry.total_buckets} buckets, expected "
+                f"{spec.num_buckets}; rescale its partition with the engine that wrote it"
             )
         values = zip(entry.partition.values, spec.partition_fields, strict=True)
         partition = tuple(encode_field(value, field) for value, field in values)
@@ -241,5 +241,5 @@ class _PaimonFiles(SnapshotFiles):
         snapshots = self.binding.snapshots
         snapshot: Snapshot | None = snapshots.require(recorded, self._table.snapshot)
         while snapshot is not None:
-            yield _PaimonFiles(self.binding, self._table, snapshot, self.how)
+            yield _PaimonFiles(self.binding, self._table, snapshot, self.projection)
             snapshot = snapshots.find(snapshot.id - 1)

@@ -51,7 +51,7 @@ def projection(
     columns: Sequence[str] | None,
     schema: TableSchema | None,
 ) -> LakeProjection:
-    """Return the projection of the lake's columns to the table's, as `projection_of` does."""
+    """Return the projection of the lake's columns to the table's. See `projection_of`."""
     types = {field.id: field.type for field in lake.fields}
     return projection_of(
         lake_schema(lake),
@@ -60,7 +60,7 @@ def projection(
         columns,
         schema,
         is_stored=lambda own, field_id: is_stored_as(own, types[field_id]),
-        # If the lake does not have the column, its name may be another's: then use one that no file has.
+        # If the lake does not have the column, another may have its name: use a name that no file has.
         ambiguous=lambda name: name or "",
         inner_of=nested_field_finder(lake.fields),
     )
@@ -73,7 +73,7 @@ def own_projection(table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
 
 
 def key_projection(lake: PaimonSchema, table: PaimonTable, spec: LakeTableSpec) -> LakeProjection:
-    """Return the projection of the primary key columns, in key order, from files under one of the lake's schemas."""
+    """Return the projection of the primary key columns, in key order, from files with one of the lake's schemas."""
     return projection(lake, paimon_columns(table.schema, spec), spec.schema, lake.primary_keys, None)
 
 
@@ -82,26 +82,26 @@ def scan_files(
     table: PaimonTable,
     snapshot: Snapshot,
     lake: PaimonSchema,
-    how: LakeProjection,
+    projection: LakeProjection,
     statistics_of: Sequence[str] = (),
     node: Node = ALWAYS_TRUE,
 ) -> tuple[ScanFile, ...]:
     """Return the data files of the snapshot that can match the filter, in offset order.
 
-    Statistics cover the filter's columns and ``statistics_of``. ``how`` reads all relevant columns of ``lake``. Reads
-    only manifests with a matching partition. With a primary key, files that share keys or have deletes are returned as
-    one. Raises `LakeMismatchError` for unsupported files.
+    Statistics cover the filter's columns and ``statistics_of``, and ``projection`` has all relevant columns of
+    ``lake``. Reads only manifests with a matching partition. In a primary-key table, files that share keys or have
+    deletes are returned as one. Raises `LakeMismatchError` for unsupported files.
     """
-    names = {i: c.name for c, i in zip(how.schema.columns, how.field_ids, strict=True) if i is not None}
+    names = {i: c.name for c, i in zip(projection.schema.columns, projection.field_ids, strict=True) if i is not None}
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {i for i, name in names.items() if name in statistics_columns}
-    chosen = PartitionFilter(node, names, how.schema) if node.columns() else None
+    chosen = PartitionFilter(node, names, projection.schema) if node.columns() else None
     reader = MetadataReader(table, PaimonFiles(binding.files), chosen)
     entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
         file = _scan_file(reader, entry, names, binding.spec.num_buckets, field_ids)
-        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(how.inner)))
+        return replace(file, field_names=names_in_file(table, lake, entry, inside=bool(projection.inner)))
 
     def files() -> Iterator[ScanFile]:
         if not lake.primary_keys:
@@ -113,13 +113,13 @@ def scan_files(
             yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
     with paimon_metadata(table.location):
-        return tuple(file for file in files() if file_may_match(file, how.schema, node))
+        return tuple(file for file in files() if file_may_match(file, projection.schema, node))
 
 
 def _scan_file(
     reader: MetadataReader, entry: ManifestEntry, names: Mapping[int, str], num_buckets: int, field_ids: set[int]
 ) -> ScanFile:
-    """Return one file. ``names`` maps field ids to columns; statistics are returned for ``field_ids``."""
+    """Return one file. ``names`` maps field ids to columns. Statistics are returned for ``field_ids``."""
     file = entry.file
     return ScanFile(
         location=reader.location(entry),
@@ -148,20 +148,19 @@ def _statistics(entry: ManifestEntry) -> list[tuple[DataField, ColumnStatistics]
     ]
 
 
-def _bound(bounds: InternalRow, place: int) -> Any:
+def _bound(bounds: InternalRow, index: int) -> Any:
     """Return a bound, or None for another engine's date or time that Python does not support."""
     try:
-        return to_plan_value(bounds.get_field(place))
+        return to_plan_value(bounds.get_field(index))
     except OverflowError:
         return None
 
 
 def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, *, inside: bool = False) -> FieldNames:
     """Return the column names of another engine's file, which may have no field ids, from the schema of the file.
-    ``inside`` adds nested names, for columns that changed inside.
 
-    Returns none if that schema is ``lake``, no column changed inside, and none is VARIANT, which Paimon's Java library
-    writes without field id.
+    With ``inside``, includes nested names, for columns whose nested fields changed. Returns none if that schema is
+    ``lake``, no nested fields changed, and no column is VARIANT, which Paimon's Java library writes without field id.
     """
     name = entry.file.file_name
     if is_own_name(name) or is_own_keyed_name(name):
@@ -177,7 +176,7 @@ def names_in_file(table: PaimonTable, lake: PaimonSchema, entry: ManifestEntry, 
 
 
 class PaimonScan(SnapshotScan):
-    """The scan of a snapshot: the one with an id, or the latest one by the latest schema."""
+    """The scan of a snapshot with the schema of its time, or of the latest snapshot with the latest schema."""
 
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable, snapshot_id: int | None) -> None:
         self._binding = binding
@@ -212,7 +211,7 @@ class PaimonScan(SnapshotScan):
 
 
 def _is_same(field: DataField, field_id: int | None, name: str, arrow: Any) -> bool:
-    """Return whether a field of another schema of the table is unrelated to the column or identical to it."""
+    """Return whether a field of another schema of the table is identical to this column or unrelated to it."""
     if field.name.casefold() != name.casefold() and field.id != field_id:
         return True
     return bool(field.name == name and field.id == field_id and is_stored_as(arrow, field.type))

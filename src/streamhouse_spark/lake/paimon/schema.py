@@ -1,4 +1,4 @@
-"""Schemas between a streamhouse table and Paimon, and whether they fit."""
+"""Conversion of schemas between a streamhouse table and Paimon, and checks whether they fit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema, canonical
 from streamhouse_spark.schema.variant import VARIANT
 
 UNAWARE_BUCKETS: Final = -1
-"""``bucket`` of a table without a bucket key: Paimon keeps all its files in folder ``bucket-0``."""
+"""``bucket`` of a table without a bucket key. Paimon stores all its files in folder ``bucket-0``."""
 
 _FROM_ARROW: Final[dict[pa.DataType, str]] = {
     pa.bool_(): "BOOLEAN",
@@ -54,9 +54,9 @@ _FOREIGN_OPTIONS: Final = (
     "deletion-vectors.enabled",
     "row-tracking.enabled",
 )
-"""Options that move files, or make them hold other rows."""
+"""Options that move files, or change the rows in them."""
 KEYED_OPTIONS: Final = {"merge-engine": "deduplicate", "changelog-producer": "none"}
-"""Options of a primary-key table. The log has net changes of any merge engine, so the latest row of a key wins."""
+"""Options of a primary-key table. The log has the net changes of any merge engine, so the latest row of a key wins."""
 _FOREIGN_KEYED_OPTIONS: Final = (
     "deduplicate.ignore-delete",
     "ignore-delete",
@@ -67,11 +67,11 @@ _FOREIGN_KEYED_OPTIONS: Final = (
     "rowkind.field",
     "sequence.field",
 )
-"""Options that make another row of a key win than the latest, or none."""
+"""Options that make a row other than the latest win, or none."""
 
 
 def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
-    """Return the first schema of a new lake table: the same columns in the same order, their map, and its buckets."""
+    """Return the first schema of a new lake table: the table's columns in order, their map, and its buckets."""
     ids = itertools.count(len(spec.schema.columns))
     fields = [new_field(i, column, ids) for i, column in enumerate(spec.schema.columns)]
     columns = map_by_name(
@@ -87,8 +87,8 @@ def paimon_schema(spec: LakeTableSpec, now_ms: int) -> PaimonSchema:
             **bucket_options(spec),
             **(KEYED_OPTIONS if spec.primary_key else {}),
             "file.format": "parquet",
-            "partition.legacy-name": "false",  # dates as text, as readers in other languages write them
-            "write-only": "true",  # other writers do not compact: files keep their offsets
+            "partition.legacy-name": "false",  # dates as text, as readers in other languages expect
+            "write-only": "true",  # other writers do not compact, so that files keep their offsets
             TABLE_UUID_PROPERTY: spec.table_uuid,
             COLUMNS_PROPERTY: columns.to_text(spec.table_uuid),
         },
@@ -125,7 +125,7 @@ def paimon_type(arrow: pa.DataType, ids: Iterator[int], *, nullable: bool = True
 
 
 def nested_field_finder(fields: Sequence[DataField]) -> InnerOf:
-    """Return the function that returns the nested fields of a column of ``fields``; none for an unknown one."""
+    """Return the function that returns the nested fields of a column of ``fields``, or none for an unknown column."""
     types = {field.id: field.type for field in fields}
     return lambda field_id: nested_field_ids(types[field_id]) if field_id in types else {}
 
@@ -153,9 +153,9 @@ def nested_field_paths(data_type: DataType) -> list[tuple[Path, int]]:
 
 
 def lake_schema(lake: PaimonSchema) -> TableSchema:
-    """Return the columns of the lake table for Spark and the rest of the package; ids are the lake's field ids.
+    """Return the columns of the lake table for Spark and the rest of the package. Their ids are the lake's field ids.
 
-    Raises `LakeMismatchError` for a type that a streamhouse table cannot have.
+    Raises `LakeMismatchError` for a type that a streamhouse table does not support.
     """
     try:
         return TableSchema(
@@ -163,12 +163,12 @@ def lake_schema(lake: PaimonSchema) -> TableSchema:
         )
     except (SchemaMismatchError, ValueError) as error:
         raise LakeMismatchError(
-            f"the Paimon table has columns that cannot be read here: {error}; change them there, or drop them"
+            f"the Paimon table has columns that are not supported: {error}; change or drop them with another engine"
         ) from error
 
 
 def arrow_type(data_type: DataType, column: str) -> pa.DataType:
-    """Return the table type of a lake column. Raises `SchemaMismatchError` or ``ValueError`` if there is none."""
+    """Return the table type of a lake column. Raises `SchemaMismatchError` or ``ValueError`` if it is unsupported."""
     if is_variant(data_type):
         return VARIANT
     if _contains_variant(data_type):
@@ -238,7 +238,7 @@ def _nested_type(data_type: DataType) -> str:
 
 
 def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
-    """Return how a Paimon table differs from the lake table of ``spec``; empty if it fits."""
+    """Describe the differences of a Paimon table from the lake table of ``spec``."""
     problems = []
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:
@@ -262,9 +262,9 @@ def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
             problems += _describe_difference(f"option {name}", lake.options.get(name, expected), expected)
     for name in (*_FOREIGN_OPTIONS, *(_FOREIGN_KEYED_OPTIONS if spec.primary_key else ())):
         if lake.options.get(name, "false").strip().lower() not in ("false", "default", ""):
-            problems.append(f"option {name} is {lake.options[name]}, which is not read here")
+            problems.append(f"option {name} is {lake.options[name]}, which is not supported")
     return problems
 
 
-def _describe_difference(subject: str, here: Any, expected: Any) -> Sequence[str]:
-    return () if here == expected else (f"{subject}: {here or 'none'}, expected {expected or 'none'}",)
+def _describe_difference(subject: str, actual: Any, expected: Any) -> Sequence[str]:
+    return () if actual == expected else (f"{subject}: {actual or 'none'}, expected {expected or 'none'}",)

@@ -1,10 +1,10 @@
-"""Snapshot commits of the package: manifests made by Paimon's classes, validated on every attempt, committed by
+"""Snapshot commits of the package: manifests written by Paimon's classes, validated in every attempt, and committed by
 put-if-absent.
 
 An attempt loads the latest state, validates the change against it, writes manifests, and puts the snapshot with the
-next number. So no commit can come between validation and commit, on any attempt. The snapshot carries the uuid of the
-commit: if the storage does not report the outcome, the snapshot shows it. No error path deletes a file: files of a lost
-attempt are orphans.
+next number. So no commit can be between validation and commit, in any attempt. The snapshot contains the uuid of the
+commit: if the storage does not report the outcome, the snapshot shows it. No error path deletes a file, so the files of
+a failed attempt are orphans.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ATTEMPTS_MAX = 20
 MANIFESTS_MIN_TO_MERGE = 30
 MANIFEST_BYTES_TARGET = 8 << 20
 REMOVED_SHARE_MIN = 0.1
-"""Share of removed files in large manifests from which they are rewritten without them."""
+"""Minimum share of removed files in large manifests for rewriting them without these files."""
 NOT_BEFORE_PROPERTY = "streamhouse-files-not-before-ms"
 """Rounds planned before this store time must not commit, because orphan removal may have deleted their files."""
 SNAPSHOT_VERSION = 3
@@ -48,37 +48,37 @@ SNAPSHOT_VERSION = 3
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of the snapshot that is latest at the commit."""
+    """A change of the snapshot that is the latest at the commit."""
 
     added: Sequence[LakeFile] = ()
     removes_all: bool = False
-    """Whether the commit removes all data files of the table."""
+    """Whether to remove all data files of the table."""
     removed: Sequence[ManifestEntry] = ()
-    """Data files to remove; the change fails if one of them is no longer live."""
+    """Data files to remove, all of which must be live."""
     removed_at: Collection[str] = ()
-    """Locations of data files to remove in the same way."""
+    """Locations of more data files to remove, all of which must be live."""
     is_overwrite: bool = False
-    """Whether rows are removed with the removed files."""
+    """Whether rows of removed files are removed."""
     is_compaction: bool = False
-    """Whether the change has the same rows in other files, so that change readers skip it."""
+    """Whether other files have the same rows, so that change readers skip the snapshot."""
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
 Validation = Callable[[PaimonTable], Change]
-"""Validates the change against this state and returns it. Raises the obstacle otherwise."""
+"""Validates a change against this state and returns the change, or raises an error."""
 
 
 def files_not_before_ms(binding: PaimonTableBinding, snapshot: Snapshot | None) -> int:
-    """Return the orphan cutoff of the package's nearest snapshot, which each repeats; 0 without orphan removal."""
+    """Return the orphan cutoff in the package's latest snapshot, which repeats it. 0 without orphan removal."""
     own = binding.snapshots.newest_own(snapshot)
     return int((own.properties or {}).get(NOT_BEFORE_PROPERTY, "0")) if own is not None else 0
 
 
 def commit_snapshot(binding: PaimonTableBinding, validate: Validation) -> Snapshot:
-    """Commit the change in one snapshot on top of the latest one.
+    """Commit the change in one snapshot after the latest one.
 
-    Raises the errors of ``validate``, `CommitConflictError` if other writers win too often or one replaced the snapshot
-    by renaming, `CommitStateUnknownError`, or `StorageError` if nothing happened.
+    Raises the errors of ``validate``, `CommitConflictError` after too many conflicts or if a writer replaced the
+    snapshot by a rename, `CommitStateUnknownError`, or `StorageError` if nothing was committed.
     """
     commit_uuid = binding.world.ids.new_uuid()
     for attempt in range(ATTEMPTS_MAX):
@@ -97,19 +97,19 @@ def commit_snapshot(binding: PaimonTableBinding, validate: Validation) -> Snapsh
             _publish(binding, snapshot)
             return snapshot
     raise CommitConflictError(
-        f"lake table {binding.location}: other writers won {ATTEMPTS_MAX} times in a row; try again later"
+        f"lake table {binding.location}: {ATTEMPTS_MAX} attempts conflicted with other writers; retry later"
     )
 
 
 def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
-    """Return the validated change. Prefetches the manifest lists, which the new snapshot builds on."""
+    """Return the validated change. Prefetches the manifest lists of the latest snapshot, which the new one extends."""
     reader = MetadataReader(table, PaimonFiles(binding.files))
     change, _ = call_both(binding.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
     return change
 
 
 def _publish(binding: PaimonTableBinding, snapshot: Snapshot) -> None:
-    """Write the hints for a snapshot that was just put, and check that no other writer has replaced it."""
+    """Write the hints for a snapshot that was just stored, and require that no other writer has replaced it."""
     snapshots = binding.snapshots
     call_both(
         binding.storage, partial(snapshots.write_hints, snapshot), partial(snapshots.require_not_replaced, snapshot)
@@ -117,7 +117,7 @@ def _publish(binding: PaimonTableBinding, snapshot: Snapshot) -> None:
 
 
 def _write_metadata(binding: PaimonTableBinding, written: Mapping[str, bytes]) -> None:
-    """Write new files, each under its location, concurrently if that helps."""
+    """Write new files by location, concurrently on a remote store."""
 
     def write(file: tuple[str, bytes]) -> None:
         location, data = file
@@ -130,17 +130,17 @@ def _write_metadata(binding: PaimonTableBinding, written: Mapping[str, bytes]) -
 
 
 def _require_overtaken(binding: PaimonTableBinding, table: PaimonTable, error: SnapshotExpiredError) -> None:
-    """Raise ``error`` unless there is a newer snapshot: only then may metadata of the parent be missing."""
+    """Raise ``error`` unless there is a newer snapshot. Only then may metadata of the parent be missing."""
     newest = binding.snapshots.newest()
     if newest is not None and table.snapshot is not None and newest.id == table.snapshot.id:
         raise CorruptDataError(
-            f"lake table {table.location}: metadata of its newest snapshot {newest.id} is missing ({error}); restore "
+            f"lake table {table.location}: metadata of its latest snapshot {newest.id} is missing ({error}); restore "
             "it, or rebuild the lake from the log (streamhouse retier)"
         ) from error
 
 
 class _SnapshotBuilder:
-    """Builds the manifests and manifest lists of one attempt, in memory."""
+    """Builds the manifests and manifest lists of one attempt in memory."""
 
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
         self._table = table
@@ -165,6 +165,7 @@ class _SnapshotBuilder:
             delta_size = self._lists.write(f"{name}-1", self._manifest(changes))
         time_ms, clock_properties = next_snapshot_time_ms(self._now_ms, parent.time_millis if parent else 0)
         num_added = sum((1 if e.kind == ADD else -1) * e.file.row_count for e in changes)
+        not_before_ms = files_not_before_ms(self._binding, parent)
         snapshot = Snapshot(
             version=SNAPSHOT_VERSION,
             id=parent.id + 1 if parent else 1,
@@ -183,7 +184,7 @@ class _SnapshotBuilder:
             index_manifest=parent.index_manifest if parent else None,
             next_row_id=parent.next_row_id if parent else None,
             properties={
-                **self._carry_properties(),
+                **({NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}),
                 **clock_properties,
                 **self._change.properties,
                 COMMIT_PROPERTY: self._commit_uuid,
@@ -198,10 +199,6 @@ class _SnapshotBuilder:
             return "COMPACT"
         return "OVERWRITE" if self._change.removes_all or self._change.is_overwrite else "APPEND"
 
-    def _carry_properties(self) -> dict[str, str]:
-        not_before_ms = files_not_before_ms(self._binding, self._table.snapshot)
-        return {NOT_BEFORE_PROPERTY: str(not_before_ms)} if not_before_ms else {}
-
     def _removed_entries(self) -> list[ManifestEntry]:
         change = self._change
         if not change.removes_all and not change.removed and not change.removed_at:
@@ -211,16 +208,14 @@ class _SnapshotBuilder:
         return [ManifestEntry(DELETE, e.partition, e.bucket, e.total_buckets, e.file) for e in removed]
 
     def _live_entries_to_remove(self, live: Sequence[ManifestEntry]) -> Iterator[ManifestEntry]:
-        """Return the files that the change removes. Raises `CommitConflictError` if another commit removed one."""
+        """Yield the files that the change removes. Raises `CommitConflictError` if another commit removed one."""
         present = {key_of(entry) for entry in live}
         missing = [entry.file.file_name for entry in self._change.removed if key_of(entry) not in present]
         by_location = {self._reader.location(entry): entry for entry in live} if self._change.removed_at else {}
         missing += [location for location in self._change.removed_at if location not in by_location]
         if missing:
             raise CommitConflictError(
-                f"lake table {self._table.location}: the file {missing[0]} is no longer live, another commit removed "
-                "it; "
-                "try again"
+                f"lake table {self._table.location}: another commit removed the file {missing[0]}; retry"
             )
         yield from self._change.removed
         yield from (by_location[location] for location in self._change.removed_at)
@@ -237,10 +232,10 @@ class _SnapshotBuilder:
         )
 
     def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
-        """Merge small manifests once there are many, without files that were added and removed among them.
+        """Merge small manifests if there are many, without files that were both added and removed.
 
-        So the cost of a commit does not grow with the number of rounds: it is bounded by the small manifests, and
-        sometimes the files that they name.
+        So the cost of a commit does not grow with the number of rounds. It is bounded by the small manifests, and
+        sometimes by their files.
         """
         small = [m for m in manifests if m.file_size < MANIFEST_BYTES_TARGET]
         if len(small) < MANIFESTS_MIN_TO_MERGE:
@@ -260,7 +255,7 @@ class _SnapshotBuilder:
 
 
 _APPENDED, _COMPACTED = 0, 1
-"""Paimon's codes of the source of a file."""
+"""Paimon's codes for the source of a file."""
 
 
 def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:

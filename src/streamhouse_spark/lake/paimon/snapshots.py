@@ -1,12 +1,12 @@
 """Snapshots of a Paimon table: numbered files, each created by put-if-absent and never changed.
 
 **Commit point** of every change of the lake: put-if-absent of ``snapshot/snapshot-<N+1>``. The file is a slot (see
-`storage.put_if_absent`): after any outcome it is read back and its commit compared. Paimon's own method, an existence
-check followed by a rename, lets two processes win.
+`storage.put_if_absent`): after any error it is read back and its commit uuid compared. Paimon's own method, an
+existence check followed by a rename, lets two processes win.
 
 **The latest** snapshot is found from the hint ``LATEST``, or from a listing, with two reads per doubling of the
-distance. Other engines expire the oldest snapshots. So a number may become free again, and a delayed writer could take
-it: a put counts only if the snapshot below it still exists, or none is newer.
+distance. Other engines expire the oldest snapshots. So a number may become free again, and a delayed writer could reuse
+it. A put therefore counts only if the previous snapshot still exists, or no snapshot is newer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from streamhouse_spark.storage.sequence_search import find_last_result
 SNAPSHOT_PREFIX = "snapshot-"
 TAG_PREFIX = "tag-"
 _newest_seen: LruCache[tuple[str, str], int] = LruCache(1024)
-"""The number of the latest snapshot that this process read, by table: a guess of the hint."""
+"""The number of the latest snapshot that this process read, by table, as a guess of the hint."""
 
 
 class SnapshotManager:
@@ -48,8 +48,9 @@ class SnapshotManager:
         self._table_key = table_key
 
     def newest(self, ahead: Prefetch | None = None) -> Snapshot | None:
-        """Return the snapshot without a successor, or None before the first. The hint and the snapshots of
-        `likely_keys` may be in ``ahead``.
+        """Return the snapshot without a successor, or None before the first.
+
+        ``ahead`` may have prefetched the hint and the snapshots of `likely_keys`.
         """
         ahead = ahead or Prefetch(self._storage)
         hint = self._hint(ahead)
@@ -62,7 +63,7 @@ class SnapshotManager:
         is_hint_prefetched = hint is not None and ahead.has(self.key_of(hint))
         current = find(hint) if hint else None
         if hint and current is None and is_hint_prefetched:
-            current = find(hint)  # prefetched with the hint, so it may have been put since
+            current = find(hint)  # it was prefetched with the hint, and may have been stored since
         if current is None:
             current = self._newest_listed() or find(1)
         newest = None if current is None else find_last_result(find, current.id, current)
@@ -99,23 +100,22 @@ class SnapshotManager:
         return match
 
     def require_expired(self, snapshot_id: int) -> None:
-        """Require that a missing snapshot is older or newer than all others: they expire oldest first.
+        """Require that a missing snapshot is older or newer than all others, because snapshots expire oldest first.
 
         Raises `SnapshotExpiredError` with the missing file.
         """
         ids = self.ids()
         if ids and ids[0] < snapshot_id < ids[-1]:
             raise SnapshotExpiredError(
-                f"lake file {self.key_of(snapshot_id)} is missing, and snapshots {ids[0]} and {ids[-1]} are there; "
+                f"lake file {self.key_of(snapshot_id)} is missing, but snapshots {ids[0]} and {ids[-1]} exist; "
                 "restore it, or choose a later snapshot"
             )
 
     def first_missing(self, newest: Snapshot | None, recorded: int) -> int | None:
-        """Return the number of the first lost snapshot above ``newest``, or None if none is lost or the lake was rolled
-        back.
+        """Return the number of the first lost snapshot after ``newest``.
 
-        A rollback deletes later snapshots and their tags: then neither ``recorded``, which was committed, nor the tag
-        of the package's latest snapshot is left.
+        Returns None if none is lost, or if the lake was rolled back. A rollback deletes later snapshots and their tags:
+        neither the committed snapshot ``recorded`` nor the tag of the package's latest snapshot remains.
         """
         last = 0 if newest is None else newest.id
         if recorded <= last:
@@ -125,13 +125,13 @@ class SnapshotManager:
         return last + 1 if above else None
 
     def newest_own(self, snapshot: Snapshot | None) -> Snapshot | None:
-        """Return the snapshot, or the nearest one below, that the package committed, or None."""
+        """Return the snapshot, or the nearest earlier one, that the package committed, or None."""
         while snapshot is not None and commit_of(snapshot) is None:
             snapshot = self.find(snapshot.id - 1)
         return snapshot
 
     def ids(self) -> list[int]:
-        """Return the numbers in a listing, ascending."""
+        """Return the ascending numbers in a listing."""
         names = self._storage.list_names(f"{self._table_key}/snapshot/")
         numbers = (name.removeprefix(SNAPSHOT_PREFIX) for name in names if name.startswith(SNAPSHOT_PREFIX))
         return sorted(int(number) for number in numbers if number.isdigit())
@@ -146,7 +146,7 @@ class SnapshotManager:
         return self._read(self.tag_key(name))
 
     def tagged_newest(self) -> Snapshot | None:
-        """Return the snapshot of the package's tag on its latest one, or None without an intact one."""
+        """Return the snapshot of the package's tag on its latest one, or None if the tag is absent or damaged."""
         with suppress(CorruptDataError):
             return self.snapshot_of_tag(COMMIT_USER)
         return None
@@ -160,8 +160,8 @@ class SnapshotManager:
     def put(self, snapshot: Snapshot) -> bool:
         """Store the snapshot under its number. Returns False if another snapshot has that number.
 
-        Also returns True if an earlier attempt of the same commit stored it. Raises `StorageError` if nothing happened
-        yet, `CommitStateUnknownError` if the outcome is unknown.
+        Returns True also if an earlier attempt of this commit stored it. Raises `StorageError` if nothing was stored,
+        and `CommitStateUnknownError` if the outcome is unknown.
         """
         key = self.key_of(snapshot.id)
         slot = Slot(
@@ -179,24 +179,24 @@ class SnapshotManager:
         return True
 
     def require_not_replaced(self, snapshot: Snapshot) -> None:
-        """Require that no other commit replaced a snapshot that was just put, by renaming its file there.
+        """Require that no other commit replaced a snapshot that was just stored, by a rename.
 
-        Such a writer checked before the put and renamed after it. A later rename is noticed by the next read, because
-        the lake's offsets always come from its latest snapshot. Raises `CommitConflictError`.
+        Such a writer checked before the put and renamed after it. The next read detects a later rename, because the
+        lake's offsets always come from its latest snapshot. Raises `CommitConflictError`.
         """
         with suppress(StorageError, CorruptDataError):
             stored = self.find(snapshot.id)
             if stored is not None and commit_of(stored) != commit_of(snapshot):
                 raise CommitConflictError(
-                    f"lake table {self._table_key}: another engine renamed its own snapshot {snapshot.id} to where "
-                    "ours had just been committed; try again"
+                    f"lake table {self._table_key}: another engine replaced lake snapshot {snapshot.id}, which was "
+                    "just committed; retry"
                 )
 
     def write_hints(self, snapshot: Snapshot) -> None:
-        """Write the hints that tell other engines the latest snapshot, and that it is needed.
+        """Write the hints for other engines: the latest snapshot, and that it is needed.
 
-        ``LATEST`` is a hint. The tag and the consumer keep other engines from expiring this snapshot and later ones.
-        Each may lag: then more is retained.
+        The tag and the consumer keep other engines from expiring this snapshot and later ones. If a hint is stale,
+        engines retain more snapshots.
         """
         text = snapshot_text(snapshot)
 
@@ -248,9 +248,9 @@ class SnapshotManager:
     # -- expiring -------------------------------------------------------------------------------------------------
 
     def expire(self, snapshot_ids: Sequence[int], first_retained: int) -> None:
-        """Delete snapshots, given oldest first, and tell other engines the first remaining one.
+        """Delete snapshots, given oldest first, and write the hint ``EARLIEST`` for other engines.
 
-        They follow the hint ``EARLIEST`` only if that snapshot exists; otherwise they list.
+        They use the hint only if that snapshot exists, and list snapshots otherwise.
         """
         for snapshot_id in snapshot_ids:
             self._storage.delete(self.key_of(snapshot_id))
@@ -295,29 +295,29 @@ def parse_snapshot(key: str, data: bytes) -> Snapshot:
         return JSON.from_json(data.decode(), Snapshot)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CorruptDataError(
-            f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, or rebuild the lake "
+            f"cannot read lake file {key} ({type(error).__name__}: {error}); restore it, or rebuild the lake "
             "from the log (streamhouse retier)"
         ) from error
 
 
 def snapshot_text(snapshot: Snapshot) -> bytes:
-    """Return the text of the file of a snapshot, as the package writes it."""
+    """Return the content of the file of a snapshot, as the package writes it."""
     text: str = JSON.to_json(snapshot, indent=2)
     return text.encode()
 
 
 def commit_of(snapshot: Snapshot) -> str | None:
-    """Return the uuid of the package's commit that made a snapshot, or None for another engine's."""
+    """Return the uuid of the package's commit of a snapshot, or None for another engine's snapshot."""
     properties = snapshot.properties or {}
     commit_uuid: str | None = properties.get(COMMIT_PROPERTY)
     return commit_uuid
 
 
 def consumer_text(snapshot_id: int) -> bytes:
-    """Return the text of a Paimon consumer that has yet to read this snapshot."""
+    """Return the content of the file of a Paimon consumer whose next snapshot to read is this one."""
     return json.dumps({"nextSnapshot": snapshot_id}).encode()
 
 
 def own_time_ms(snapshot: Snapshot) -> int:
-    """Return the snapshot's own time; see `streamhouse_spark.lake.snapshot_properties`."""
+    """Return the time by the clock of the snapshot's writer."""
     return writer_time_ms(snapshot.time_millis, snapshot.properties or {})

@@ -1,4 +1,4 @@
-"""The Paimon lake table of one streamhouse table: an append table, or with a primary key one that readers merge."""
+"""The Paimon lake table of one streamhouse table: an append table, or with a primary key a table that readers merge."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         snapshot = None if table is None else table.snapshot
         if snapshot is None:
             return None
-        key, following = self.binding.snapshots.keys_of(snapshot)
-        return LakeVersion(key, super().digest_of(snapshot_text(snapshot)), following)
+        key, successor = self.binding.snapshots.keys_of(snapshot)
+        return LakeVersion(key, super().digest_of(snapshot_text(snapshot)), successor)
 
     def digest_of(self, data: bytes) -> bytes:
         return super().digest_of(snapshot_text(parse_snapshot(self.location, data)))
@@ -97,7 +97,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         return metadata_inspection.find_metadata_problems(self.binding)
 
     def find_durable(self) -> LakeSnapshot | None:
-        self.binding.require_home("settling snapshots")
+        self.binding.require_home("making snapshots durable")
         return tiering_commit.find_durable(self.binding)
 
     def is_replaced(self, snapshot_id: int) -> bool:
@@ -113,7 +113,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         snapshot = self.binding.snapshots.snapshot_of_tag(name)
         if snapshot is None:
             tags = ", ".join(self.binding.snapshots.tags()) or "none"
-            raise SnapshotExpiredError(f"lake table {self.binding.location} has no tag '{name}'; there are {tags}")
+            raise SnapshotExpiredError(f"lake table {self.binding.location} has no tag '{name}'; choose one of {tags}")
         return tiering_commit.describe_past_snapshot(self.binding, snapshot)
 
     def snapshot_as_of(self, timestamp_ms: int) -> LakeSnapshot:
@@ -126,8 +126,8 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         if snapshot is None:
             self.binding.snapshots.require_expired(0 if oldest is None else oldest.id - 1)
             raise SnapshotExpiredError(
-                f"lake table {self.binding.location} has no snapshot from {timestamp_ms} ms or before; the oldest that "
-                f"is kept is from {time_ms if oldest else None} ms; choose a later time"
+                f"lake table {self.binding.location} has no snapshot at or before {timestamp_ms} ms; the oldest "
+                f"retained one is from {time_ms if oldest else None} ms; choose a later time"
             )
         return tiering_commit.describe_past_snapshot(self.binding, snapshot)
 
@@ -143,7 +143,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         self,
         context: WriteContext,
         rows: Mapping[int, OffsetSet],
-        added: Sequence[LakeFile],  # noqa: ARG002 - files of a round lack deleted rows
+        added: Sequence[LakeFile],  # noqa: ARG002 - the files of a round omit deleted rows
         *,
         with_older: bool,
         pending: PendingDeletes = NO_PENDING_DELETES,
@@ -160,7 +160,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         return row_deletes.adds_only_own_files(self.binding, older, newer)
 
     def wait_until_durable(self, snapshot: LakeSnapshot) -> LakeSnapshot:
-        self.binding.require_home("settling snapshots")
+        self.binding.require_home("making snapshots durable")
         return tiering_commit.wait_until_durable(self.binding, snapshot)
 
     def _commit(

@@ -1,4 +1,4 @@
-"""Location and ownership of the Paimon table of one streamhouse table: create, adopt, open, drop."""
+"""Location and ownership of the Paimon table of one streamhouse table: creates, adopts, opens and drops it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from streamhouse_spark.storage.put_if_absent import slot_for_bytes
 
 ATTEMPTS_MAX = 5
 _SCHEMAS_AHEAD = 3
-"""Schemas requested at once: most tables have one or two."""
+"""Number of schemas that are requested together. Most tables have one or two."""
 _SCHEMA = "schema/schema-"
 
 
@@ -37,7 +37,7 @@ class PaimonTable:
 
     location: str
     schemas: Mapping[int, PaimonSchema]
-    """All schemas that it ever had, by id."""
+    """All current and former schemas by id."""
     snapshot: Snapshot | None
     """The latest snapshot."""
 
@@ -52,17 +52,17 @@ class PaimonTable:
         return table_uuid
 
     def schema_of(self, snapshot: Snapshot) -> PaimonSchema:
-        """Return the schema that was current when the snapshot was made. Raises `CorruptDataError`."""
+        """Return the schema that was current when the snapshot was committed. Raises `CorruptDataError`."""
         schema = self.schemas.get(snapshot.schema_id)
         if schema is None:
             raise CorruptDataError(
-                f"lake file {self.location}/{_SCHEMA}{snapshot.schema_id} is missing, and snapshot {snapshot.id} has "
+                f"lake file {self.location}/{_SCHEMA}{snapshot.schema_id} is missing, but snapshot {snapshot.id} has "
                 "this schema; restore it, or rebuild the lake from the log (streamhouse retier)"
             )
         return schema
 
     def store(self, files: PaimonFiles) -> FileStoreTable:
-        """Return Paimon's own table, for its readers and writers of metadata."""
+        """Return Paimon's table object, for its readers and writers of metadata."""
         return store_of(self.schema, self.location, files)
 
 
@@ -102,8 +102,9 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         return True
 
     def find(self) -> PaimonTable | None:
-        """Return the latest state, or None if there is no lake table. Within `LakeTable.cache_metadata_for_round`
-        returns the first state read. Raises `CorruptDataError`.
+        """Return the latest state, or None if the lake table is absent. Raises `CorruptDataError`.
+
+        Within `LakeTable.cache_metadata_for_round`, returns the first state that was read.
         """
         table = round_cache.get(self.storage, self.spec.location)
         if table is None and (table := self._find()) is not None:
@@ -120,11 +121,11 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         if not schemas:
             return None
         newest = self.snapshots.newest(ahead)
-        while newest is not None and newest.schema_id not in schemas:  # added since, or lost
+        while newest is not None and newest.schema_id not in schemas:  # the schema was added since, or lost
             schema = self._read_schema(len(schemas), Prefetch(self.storage))
             if schema is None:
                 raise CorruptDataError(
-                    f"lake file {self.schema_key(len(schemas))} is missing, and snapshot {newest.id} has schema "
+                    f"lake file {self.schema_key(len(schemas))} is missing, but snapshot {newest.id} has schema "
                     f"{newest.schema_id}; restore it, or rebuild the lake from the log (streamhouse retier)"
                 )
             schemas[schema.id] = schema
@@ -136,7 +137,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
             table = self.find()
             if table is None:
                 self._require_free()
-                # Put before there is anything to expire: an engine that expires snapshots keeps those with offsets.
+                # Put before any snapshot can expire: engines that expire snapshots retain those that a consumer needs.
                 self.storage.put(self.snapshots.consumer_key, consumer_text(1))
                 self.put_schema(paimon_schema(self.spec, self.world.clock.now_ms()))
                 continue
@@ -151,14 +152,14 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
                 return
             self.put_schema(evolved.schema)
         raise CommitConflictError(
-            f"the Paimon table at {self.location} was changed by others {ATTEMPTS_MAX} times; try again"
+            f"the Paimon table at {self.location} changed concurrently in {ATTEMPTS_MAX} attempts; retry"
         )
 
     def drop(self, *, purge: bool) -> None:
-        """Drop the lake table if it is this table's. The owner's mark is deleted last, so that a failed drop can be
-        repeated.
+        """Drop the lake table, unless another table owns it.
 
-        Without ``purge`` only the schemas are deleted: then there is no table, and its files stay.
+        The schema with the owner is deleted last, so that a failed drop can be repeated. Without ``purge``, only the
+        schemas are deleted: the table no longer exists, but its files remain.
         """
         table = self.find()
         if table is None or table.owner != self.spec.table_uuid:
@@ -172,25 +173,25 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
             self.storage.delete(key)
 
     def require_owner(self, table: PaimonTable) -> None:
-        """Raise `LakeMismatchError` if the lake table is not this table's."""
+        """Raise `LakeMismatchError` if another table owns the lake table."""
         owner = table.owner
         if owner != self.spec.table_uuid:
             raise LakeMismatchError(
                 f"the Paimon table at {table.location} belongs to {f'table {owner}' if owner else 'nobody'}, expected "
                 f"table {self.spec.table_uuid} ({self.spec.path}); "
-                f"{'' if owner else 'make a table of it (adopt_table), or '}rebuild the lake "
+                f"{'' if owner else 'adopt it as a table (adopt_table), or '}rebuild the lake "
                 "at another location (streamhouse retier)"
             )
 
     def _require_free(self) -> None:
         if self.snapshots.newest() is not None:
             raise LakeMismatchError(
-                f"the place of the Paimon table {self.location} has snapshots and no schema: a table was dropped "
-                "there; delete the folder, or rebuild the lake at another location (streamhouse retier)"
+                f"the location of the Paimon table {self.location} has snapshots but no schema, because a table was "
+                "dropped there; delete the folder, or rebuild the lake at another location (streamhouse retier)"
             )
 
     def put_schema(self, schema: PaimonSchema) -> None:
-        """Store the ``schema`` under its id, unless another has that id: the next read shows which one it was."""
+        """Store the ``schema`` under its id, unless another schema has that id. The next read shows which one won."""
         round_cache.forget()
         data = JSON.to_json(schema, indent=2).encode()
         slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
@@ -207,7 +208,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
                 raise ValueError(f"its id is {schema.id}")
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise CorruptDataError(
-                f"lake file {key} cannot be read ({type(error).__name__}: {error}); restore it, "
+                f"cannot read lake file {key} ({type(error).__name__}: {error}); restore it, "
                 "or rebuild the lake from the log (streamhouse retier)"
             ) from error
         return schema

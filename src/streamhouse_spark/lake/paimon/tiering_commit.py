@@ -1,17 +1,18 @@
-"""One tiering round in a Paimon lake: the context of its tasks, its commit fenced by offsets, and what becomes of it.
+"""A tiering round in a Paimon lake: the context of its tasks, its commit fenced by offsets, and its durability.
 
-Paimon commits by an existence check followed by a rename to the snapshot's number. A writer that sleeps between the two
-replaces a snapshot that the package has put meanwhile, and its own does not have these rows. The package never
-replaces a snapshot: put-if-absent does not overwrite. So a snapshot of the package is in one of three states::
+Paimon commits by an existence check followed by a rename to the snapshot's number. A writer that is suspended between
+the two replaces a snapshot that the package stored in between, and its own snapshot does not have these rows. The
+package never replaces a snapshot, because put-if-absent does not overwrite. So a snapshot of the package is in one of
+three states::
 
-    put ──► LATEST ──► DURABLE     a successor was put: it was planned on this snapshot, and so is all above it
+    put ──► LATEST ──► DURABLE     a successor was put, which was planned on this snapshot, as were all later ones
                 └────► REPLACED    a Paimon writer renamed its own snapshot over this one
 
 * **The log is trimmed** up to a durable snapshot (`find_durable`): rows that a renaming writer may still remove from
-  the lake stay in the log.
+the lake stay in the log.
 * **The log forgets individually deleted rows** only after a durable snapshot has dropped them (`wait_until_durable`).
-* **A replaced snapshot is noticed**, because the lake then holds less than the log has recorded. If no file of the lake
-  has the missing rows, they are tiered again (`was_replaced`).
+* **A replaced snapshot is detected**, because the lake then has fewer rows than the log has recorded. If no file of the
+  lake has the missing rows, they are tiered again (`was_replaced`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, s
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
-"""In a snapshot of the package that removes files: all of them had offsets."""
+"""Property of a snapshot of the package that removed only files with offsets."""
 
 
 def write_context(binding: PaimonTableBinding) -> WriteContext:
@@ -51,7 +52,7 @@ def write_context(binding: PaimonTableBinding) -> WriteContext:
     file_spec = PaimonFileSpec(
         table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(binding, table)
     )
-    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises here for options that no task could read
+    file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises for options that no task could parse
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
@@ -63,14 +64,14 @@ def _sequence_shifts(binding: PaimonTableBinding, table: PaimonTable) -> Mapping
 
 
 def snapshot_name(snapshot: Snapshot | None) -> str | None:
-    """Return a name unique among the snapshots of all tables, or None without a snapshot."""
+    """Return a unique name of a snapshot, among those of all tables, or None without a snapshot."""
     return None if snapshot is None else str(snapshot.delta_manifest_list)
 
 
 def commit_round(
     binding: PaimonTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
-    """Commit a round as `LakeTable.commit` does."""
+    """Commit a round. See `LakeTable.commit`."""
     is_truncated = not same_offsets(expected.starts, new.starts)
     if not files and not is_truncated and same_offsets(expected.ends, new.ends):
         return None
@@ -91,8 +92,8 @@ def commit_round(
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
             if has_foreign:
                 raise CommitConflictError(
-                    f"lake table {table.location}: another commit came while rows of other engines' files were "
-                    "searched; try again"
+                    f"lake table {table.location}: another engine committed while rows of its files were searched; "
+                    "retry"
                 )
             require_newest(table.location, live_entries(binding, table) if binding.spec.primary_key else (), files)
         require_present(binding.files_at, added)
@@ -109,9 +110,9 @@ def commit_round(
 
 
 def offsets_at(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets | None:
-    """Return the offsets of a snapshot: its own, or those of the nearest one below with offsets.
+    """Return the offsets of a snapshot: its own, or those of the nearest earlier snapshot with offsets.
 
-    Raises `LakeRolledBackError` if that one has expired.
+    Raises `LakeRolledBackError` if that snapshot has expired.
     """
     below: Snapshot | None = snapshot
     while below is not None:
@@ -129,7 +130,7 @@ def offsets_at(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeOffsets |
 
 
 def carry_offsets(binding: PaimonTableBinding, snapshot: Snapshot | None) -> dict[str, str]:
-    """Return the properties of a snapshot with the rows of this one, perhaps another engine's, by `offsets_at`."""
+    """Return the offset properties of a new snapshot that has the rows of ``snapshot``."""
     offsets = offsets_at(binding, snapshot) if snapshot is not None else None
     return (offsets or LakeOffsets({})).to_properties(binding.spec.table_uuid)
 
@@ -139,7 +140,7 @@ def describe_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeSn
 
 
 def iter_ancestors(binding: PaimonTableBinding, snapshot_id: int) -> Iterator[LakeSnapshot]:
-    """Return a snapshot and those below it, as far as they are retained, with their offsets by `offsets_at`."""
+    """Yield a snapshot and its retained predecessors with their offsets, latest first."""
     snapshot = binding.snapshots.find(snapshot_id)
     while snapshot is not None:
         yield describe_snapshot(binding, snapshot)
@@ -147,10 +148,10 @@ def iter_ancestors(binding: PaimonTableBinding, snapshot_id: int) -> Iterator[La
 
 
 def describe_past_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> LakeSnapshot:
-    """Describe a snapshot for time travel, as `describe_snapshot` does, but without offsets if those below have expired
-    or belong to a former owner of the lake.
+    """Describe a snapshot for time travel.
 
-    The former happens for another engine's snapshot that only a tag retains.
+    Without offsets if the snapshots with offsets have expired, which happens for another engine's snapshot that only a
+    tag retains, or if they belong to a former owner of the lake.
     """
     try:
         return describe_snapshot(binding, snapshot)
@@ -159,26 +160,25 @@ def describe_past_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> L
 
 
 def require_shape(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
-    """Require that files written for the shape may be committed: the schema is the same, and orphan removal cannot have
-    deleted them.
+    """Require that the table still has the schema of the files, and that orphan removal cannot have deleted the files.
 
     Raises `CommitConflictError`.
     """
     if JSON.to_json(table.schema) != JSON.to_json(file_spec.schema):
         raise CommitConflictError(
-            f"lake table {table.location}: its schema is {table.schema.id} now, the files were written for "
-            f"{file_spec.schema.id}; retry the round"
+            f"lake table {table.location}: its schema is {table.schema.id}, expected {file_spec.schema.id}, for which "
+            "the files were written; retry the round"
         )
     not_before_ms = files_not_before_ms(binding, table.snapshot)
     if file_spec.planned_ms < not_before_ms:
         raise CommitConflictError(
-            f"lake table {table.location}: this round began at {file_spec.planned_ms} ms, and files from before "
-            f"{not_before_ms} ms that nothing needed were cleaned up; retry the round"
+            f"lake table {table.location}: this round was planned at {file_spec.planned_ms} ms, but orphan files from "
+            f"before {not_before_ms} ms were removed; retry the round"
         )
 
 
 class SnapshotState(Enum):
-    """The state of a snapshot that the package has put; see the module."""
+    """The state of a snapshot of the package. See the module."""
 
     LATEST = auto()
     DURABLE = auto()
@@ -186,7 +186,7 @@ class SnapshotState(Enum):
 
 
 def state_of(binding: PaimonTableBinding, snapshot: Snapshot) -> SnapshotState:
-    # Read the successor first: if the snapshot is still ours afterwards, the successor was built on it.
+    # Read the successor first: if the snapshot is not replaced afterwards, the successor was planned on it.
     successor = binding.snapshots.find(snapshot.id + 1)
     if not _is_stored(binding, snapshot):
         return SnapshotState.REPLACED
@@ -199,9 +199,9 @@ def _is_stored(binding: PaimonTableBinding, snapshot: Snapshot) -> bool:
 
 
 def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
-    """Make a snapshot durable by an empty one above it. Returns the latter, or ``snapshot`` if it was durable already.
+    """Make a snapshot durable by committing an empty one after it. Returns it, or ``snapshot`` if it is durable.
 
-    Raises `CommitConflictError` if ``snapshot`` is replaced; retry.
+    Raises `CommitConflictError` if ``snapshot`` was replaced.
     """
 
     def require_stored(newest: PaimonTable) -> None:
@@ -217,7 +217,7 @@ def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
 
 
 def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
-    """Commit a snapshot with the rows of the one below, which is durable then."""
+    """Commit a snapshot with the rows of the previous one, which is durable afterwards."""
 
     def validated(newest: PaimonTable) -> Change:
         binding.require_owner(newest)
@@ -228,8 +228,9 @@ def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable],
 
 
 def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return a durable snapshot as `ReplaceableSnapshots.find_durable` does. Commits an empty snapshot if the latest
-    one holds rows that are not durable yet.
+    """Return the latest durable snapshot. See `ReplaceableSnapshots.find_durable`.
+
+    Commits an empty snapshot if the latest one has rows that are not durable yet.
     """
     table = _find_own_table(binding)
     if table is None or table.snapshot is None:
@@ -239,8 +240,9 @@ def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
 
 
 def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Wait as `ReplaceableSnapshots.wait_until_durable` does. Commits an empty snapshot unless the snapshot is durable,
-    or the one below has the same rows.
+    """Make a snapshot durable. See `ReplaceableSnapshots.wait_until_durable`.
+
+    Commits an empty snapshot, unless the snapshot is durable or the previous one has the same rows.
     """
     successor = binding.snapshots.find(snapshot.id + 1)  # read first, as in `state_of`
     stored = binding.snapshots.find(snapshot.id)
@@ -252,7 +254,7 @@ def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> L
 
 
 def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
-    """Decide as `ReplaceableSnapshots.is_replaced` does."""
+    """Return whether a snapshot was replaced. See `ReplaceableSnapshots.is_replaced`."""
     table = _find_own_table(binding)
     if table is None or table.snapshot is None:
         return False
@@ -270,7 +272,7 @@ def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
 
 
 def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
-    """Return whether a file, by its name, is the package's and has offsets above the held ones."""
+    """Return whether a file, by its name, is the package's and has offsets above those of the lake."""
     file_end = parse_file_end(location)
     return file_end is not None and file_end[1] > offsets.get(file_end[0], 0)
 
@@ -278,7 +280,7 @@ def _is_beyond(location: str, offsets: Mapping[int, int]) -> bool:
 def _find_durable_with_rows_of(
     binding: PaimonTableBinding, stored: Snapshot, snapshot: LakeSnapshot
 ) -> LakeSnapshot | None:
-    """Return the durable snapshot below ``stored`` with the rows and deletions of ``snapshot``, its description."""
+    """Return the durable snapshot before ``stored`` with the rows and deletes of ``snapshot``, or None."""
     below = _find_predecessor(binding, stored)
     if below is None or not same_offsets(below.offsets, snapshot.offsets):
         return None
@@ -287,7 +289,7 @@ def _find_durable_with_rows_of(
 
 
 def _find_predecessor(binding: PaimonTableBinding, newest: Snapshot) -> LakeSnapshot | None:
-    """Return the nearest snapshot of the package below, which is durable."""
+    """Return the latest snapshot of the package before ``newest``, which is durable, or None."""
     own = binding.snapshots.newest_own(binding.snapshots.find(newest.id - 1))
     return describe_snapshot(binding, own) if own is not None else None
 
@@ -300,6 +302,4 @@ def _find_own_table(binding: PaimonTableBinding) -> PaimonTable | None:
 
 
 def _replaced_error(location: str, snapshot_id: int) -> CommitConflictError:
-    return CommitConflictError(
-        f"lake table {location}: another engine put its own snapshot in the place of {snapshot_id}; try again"
-    )
+    return CommitConflictError(f"lake table {location}: another engine replaced lake snapshot {snapshot_id}; retry")

@@ -63,7 +63,8 @@ class SortOrder:
 
     def __str__(self) -> str:
         """Return the order as text that `parse_sort_order` accepts."""
-        texts = (", ".join(_quote_name(name) for name in term) for term in self.terms)
+        quoted = [[n if _PLAIN.fullmatch(n) else f"`{n.replace('`', '``')}`" for n in term] for term in self.terms]
+        texts = map(", ".join, quoted)
         return ", ".join(
             text if len(term) == 1 else f"zorder({text})" for term, text in zip(self.terms, texts, strict=True)
         )
@@ -110,10 +111,6 @@ def parse_sort_order(text: str, schema: TableSchema) -> SortOrder:
     return order
 
 
-def _quote_name(name: str) -> str:
-    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
-
-
 class ZOrderRanks:
     """Ranks rows by a sort order with cut points of a sample. Ranks ascend in the order."""
 
@@ -154,9 +151,7 @@ def _cut_points(values: pa.ChunkedArray, cuts_max: int) -> pa.Array:
 
 
 def _count_cuts_below(cuts: pa.Array, values: pa.Array | pa.ChunkedArray) -> Int64Array:
-    """Return, for each value, the number of cut points not above it, and 0 for null. Supports any type with an
-    order.
-    """
+    """Return, for each value, the number of cut points not above it, and 0 for null. Supports any ordered type."""
     column = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     with_cuts = pa.concat_arrays([cuts, column.cast(cuts.type)])
     order = pc.sort_indices(with_cuts).to_numpy()  # the sort is stable: a cut precedes equal values

@@ -1,6 +1,4 @@
-"""Rewrites of data files without some of their rows, in any format: individual rows, or those of a dropped
-partition.
-"""
+"""Rewrites of data files without some of their rows, in any format: single rows, or those of a dropped partition."""
 
 from __future__ import annotations
 
@@ -19,13 +17,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, parse_file_offsets
-from streamhouse_spark.lake.parquet.reader import (
-    FilesAt,
-    OffsetFile,
-    deleted_rows_within,
-    read_offset_file,
-    read_split,
-)
+from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_rows_within, read_offset_file, read_split
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
 
@@ -53,8 +45,7 @@ class FileRewrite:
 def rewrite_without_rows(
     file: FileRewrite, output: FileOutput, projection: LakeProjection, files_at: FilesAt
 ) -> list[LakeFile]:
-    """Write the remaining rows of a file to new files, in order and with their offsets. The files are durable on
-    return.
+    """Write the remaining rows of a file to new files, in order, with their offsets. They are durable on return.
 
     Does no I/O if no row remains. Memory is bounded by one row group. Raises `CommitConflictError` if the file has
     other rows than its footer claims.

@@ -83,9 +83,7 @@ class FileColumns:
 
 
 def field_ids_text(field_ids: Iterable[int]) -> str:
-    """Return the ids of a file's columns for its footer. They detect a flipped bit in an id, which would hide a
-    column.
-    """
+    """Return the column ids of a file for its footer. They detect a flipped bit in an id, which would hide a column."""
     return ",".join(str(field_id) for field_id in field_ids)
 
 
@@ -100,8 +98,7 @@ def _make_column_cast(
 ) -> ColumnCast:
     """Return the function that casts a file's column to the table's type.
 
-    ``ids`` are the nested field ids of a column whose nested fields changed. ``names`` are their names in a file
-    without ids.
+    ``ids`` are the nested field ids of a column whose nested fields changed. ``names`` are those in a file without ids.
     """
     if is_variant(target) and not stored.type.equals(target):
         if not has_variant_fields(stored.type):

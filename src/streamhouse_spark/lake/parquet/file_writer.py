@@ -45,9 +45,7 @@ class PartitionPart(Protocol):
 
     @property
     def is_bucket(self) -> bool:
-        """Whether the value is the bucket of the rows, or null for a null column, instead of a function of the
-        column.
-        """
+        """Whether the value is the bucket of the rows, or null for a null column, not a function of the column."""
 
     def derived(self, column: pa.Array) -> pa.Array:
         """Return the partition value of each row, from the source column of the data files."""

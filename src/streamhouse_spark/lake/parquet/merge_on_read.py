@@ -1,7 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of a split of any lake: a plain data file, or primary-key files that are merged so that each key has
-one row.
-"""
+"""Reads of a split of any lake: a plain data file, or primary-key files that are merged to one row per key."""
 
 from __future__ import annotations
 
@@ -218,8 +216,7 @@ def read_split(
     Rows are in file order, or in key order without duplicates for merged files. Row groups and the positions
     ``deleted`` of a plain file are skipped as in `parquet.reader.read_split`. Merged files are read completely, because
     a row that does not match the filter may replace an older row. Memory is bounded by a batch, or for merged files by
-    one row group of each file. Raises `SnapshotExpiredError` if a file is missing, and `CorruptDataError` if it cannot
-    be read.
+    one row group of each file. Raises `SnapshotExpiredError` for a missing file, and `CorruptDataError`.
     """
     if split.merge is None:
         yield from parquet_read.read_split(
@@ -246,9 +243,7 @@ class NewestRows:
         self._files = files
         self._merge = merge
         self.projection = _add_columns(projection, merge.by)
-        """The projection to read: the requested columns, then missing columns of the key, sequence number and change
-        type.
-        """
+        """The projection to read: requested columns, then missing ones of key, sequence number and change type."""
         fields = list(self.projection.field_ids)
         *key, self._sequence, self._kind = (fields.index(field_id) for field_id in merge.by.field_ids)
         self._key_indexes = key

@@ -83,9 +83,7 @@ class StorageFiles:
         return plain[len(alias) + 1 :]
 
     def is_named(self, name: str, location: str) -> bool:
-        """Return whether a name refers to the data file. Position deletes of a moved warehouse contain the old
-        names.
-        """
+        """Return whether a name refers to the data file. Position deletes of a moved warehouse have the old names."""
         return name == location or name.endswith(f"/{self.key_of(location)}")
 
     def open_input(self, location: str) -> pa.NativeFile:

@@ -493,9 +493,7 @@ class OffsetFile:
 
 
 def read_offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
-    """Return the offsets of a file from its footer, or None for a file of another engine or of a table not in
-    ``writers``.
-    """
+    """Return the offsets of a file from its footer, or None for a file of another engine or not of ``writers``."""
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
         num_rows = file.metadata.num_rows

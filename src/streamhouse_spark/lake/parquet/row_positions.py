@@ -64,7 +64,7 @@ def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node,
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if possible_rows(node, _empty_batch(filter_columns.schema.arrow)) is None:
+    if possible_rows(node, pa.RecordBatch.from_pylist([], schema=filter_columns.schema.arrow)) is None:
         return chosen  # the filter, such as an Arrow expression, is not evaluated here
     hits = np.zeros(len(chosen.indexes), np.bool_)
     for position, batch in opened.rows(opened.columns(filter_columns), chosen):
@@ -72,10 +72,6 @@ def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node,
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(position + rows)] = True
     return chosen.select(hits)
-
-
-def _empty_batch(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
 
 
 def read_rows_at(
@@ -97,8 +93,7 @@ def read_rows_at(
 def find_equal_rows(
     files_at: FilesAt, newer: Iterable[tuple[str, LakeSplit]], rows: pa.Table, projection: LakeProjection
 ) -> Iterator[tuple[str, Positions]]:
-    """Yield positions of rows in files, by file name, that are equal to ``rows`` in all columns: one per row of
-    ``rows``.
+    """Yield file names with positions of rows that are equal to ``rows`` in all columns: one per row of ``rows``.
 
     If more rows are equal, those of the first files are returned.
     """

@@ -163,12 +163,13 @@ class TieringJob:
         """Tier every row committed before the call, in as many rounds as needed.
 
         Concurrent and repeated calls are safe. Raises `CommitConflictError` after too many conflicts,
-        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, and the errors of
+        `LakeRolledBackError`, `LakeMismatchError`, `WarehouseMovedError`, `CommitStateUnknownError`, errors of
         ``run_tasks``.
         """
         started_ms = self._world.clock.boot_ms()
         unchanged = find_unchanged_state(self._log, self._lake, started_ms, self._refresh_state)
-        state = unchanged or self._read_current_state()
+        require_home = partial(self._lake.require_home, "tiering")
+        state = unchanged or call_both(self._lake.binding.storage, require_home, self._refresh_state)[1]
         targets = state.ends if unchanged is None else {}
         done: list[tuple[LakeSnapshot, list[LakeFile]]] = []
         conflicts = 0
@@ -203,12 +204,6 @@ class TieringJob:
             duration_ms=self._world.clock.boot_ms() - started_ms,
             healed_rows=_count_removed_duplicates(files),
         )
-
-    def _read_current_state(self) -> TableState:
-        """Return the latest state of the table. Requires that the warehouse may write to its lake."""
-        lake = self._lake
-        _, state = call_both(lake.binding.storage, partial(lake.require_home, "tiering"), self._refresh_state)
-        return state
 
     def _run_round(
         self,
@@ -248,9 +243,7 @@ class TieringJob:
         return (snapshot is not None or not plan.num_tasks) and plan.reaches_all(targets)
 
     def _fit_lake_to_state(self, state: TableState) -> LakeSnapshot | None:
-        """Create or migrate the lake table for this state. Returns its latest snapshot after checking it against the
-        log.
-        """
+        """Create or migrate the lake table for this state. Returns its latest snapshot, validated against the log."""
         if state.lake is not None:  # a lake table that held rows is never recreated
             self._require_progress(state, state.lake)
         self._fit_lake(state)
@@ -367,16 +360,13 @@ def _run_base_task(
         from streamhouse_spark.lake.paimon import merge_tree as paimon_keyed
 
         written = pa.schema([pa.field(CHANGE_COLUMN.name, pa.int8()), *context.schema.arrow])
-        inserts = (_mark_as_inserts(batch, written) for batch in batches)
+        kind = int(ChangeType.INSERT)
+        columns = ([pa.array(np.full(batch.num_rows, kind, np.int8)), *batch.columns] for batch in batches)
+        inserts = (pa.RecordBatch.from_arrays(arrays, schema=written) for arrays in columns)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
     shape = file_spec_of(context)
     output = FileOutput(context, shape, files_at(shape.data_location), world.ids)
     return write_rows(output, task.bucket, base, batches)
-
-
-def _mark_as_inserts(rows: pa.RecordBatch, written: pa.Schema) -> pa.RecordBatch:
-    kinds = pa.array(np.full(rows.num_rows, int(ChangeType.INSERT), np.int8))
-    return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=written)
 
 
 def shared_records(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:

@@ -50,8 +50,7 @@ def find_partition_drops(
 ) -> list[PartitionDropRows]:
     """Return the action with the rows that a lake snapshot dropped with their partition.
 
-    Returns none if there are no such rows, or if the lake no longer shows them. In this case, no reader skips these
-    rows.
+    Returns none if there are no such rows, or if the lake no longer shows them. Then no reader skips them.
     """
     if state.primary_key or not state.partition_by or not state.begins_at(tiered_snapshot.starts):
         return []
@@ -85,9 +84,7 @@ def find_partition_drops(
 
 
 def _name_lost_rows(lost_rows: LostLogRows, ranges: Mapping[int, OffsetRange]) -> PartitionDropRows:
-    """Return an action with lost rows: by offset if the log holds them, within ``ranges``, and else by file
-    position.
-    """
+    """Return an action with lost rows: by offset if the log has them, within ``ranges``, and else by file position."""
     hot_runs = {bucket: runs.within(ranges[bucket]) for bucket, runs in lost_rows.rows.items() if bucket in ranges}
     rows = {bucket: runs for bucket, runs in hot_runs.items() if runs}
     snapshot_id = lost_rows.snapshot_id if lost_rows.files else None

@@ -85,9 +85,7 @@ class TieringPlan:
         }
 
     def deleted_rows_of(self, lake: LakeTable) -> Mapping[int, OffsetSet]:
-        """Return the deleted rows to remove from files of the lake, and from those of the round unless these
-        omit them.
-        """
+        """Return the deleted rows to remove from files of the lake, and of the round unless those omit them."""
         if not lake.omits_deleted_rows:
             return self.deleted
         older = {

@@ -1,12 +1,12 @@
-"""Maintenance of the change archive: adds new changes as a page, merges small pages, and drops expired ones.
+"""Maintenance of the change archive: adds new changes as a page, merges small pages, and drops expired pages.
 
-**Commit point:** the one record that sets the archive. Files written before it are orphans until it is committed. It
-condemns the files of removed pages, which are deleted after the grace period, so that active readers finish. The log is
-trimmed only up to the end of the archive (`gc.retention`).
+**Commit point:** the one record that sets the archive. Files written before it are orphans until it is committed. The
+record condemns the files of removed pages, which are deleted after the grace period, so that active readers can finish.
+The log is trimmed only up to the end of the archive (`gc.retention`).
 
-A page is merged with seven others of its level. The number of pages therefore grows with the logarithm of their bytes,
-and so does the number of times that a change is rewritten. Pages whose changes span more than an eighth of the
-retention time are not merged, because they would expire too late.
+Eight pages of a level are merged into one page of the next level. The number of pages, and the number of times that a
+change is rewritten, therefore grow with the logarithm of the archive's size. Pages whose changes span more than an
+eighth of the retention time are not merged, because they would expire too late.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from streamhouse_spark.log.compaction import Part, write_runs
 from streamhouse_spark.log.object_existence import must_check_stored
 from streamhouse_spark.log.record import RecentRows
 from streamhouse_spark.log.segment import Segment
+from streamhouse_spark.log.segments.multi_bucket_writer import pack_by_size
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
@@ -54,21 +55,21 @@ logger = logging.getLogger(__name__)
 
 PAGES_TO_JOIN: Final = 8
 PAGE_BYTES_MAX: Final = 1 << 30
-"""Bytes in memory of a page's changes above which it is no longer merged."""
+"""Pages with more bytes in memory are not merged."""
 SHARES_OF_TIME: Final = 8
 ROUND_BYTES_MAX: Final = 1 << 30
-"""Estimated bytes in memory of the new changes of one page, unless they are of one commit."""
+"""Estimated bytes in memory of the new changes of one page. A single commit may have more."""
 _BEYOND: Final = 1 << 62
 OBJECT_BYTES: Final = 32 << 20
-"""Bytes in memory of the segments that share an object; a larger segment has its own."""
+"""Bytes in memory of the segments that share an object. A larger segment has a separate object."""
 
 
 def keep_archive(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Archive the new changes, and drop those that are older than ``retention_ms``; None drops all.
+    """Archive the new changes, and drop changes older than ``retention_ms``; None drops all changes.
 
-    Returns the number of changes that were archived; 0 after a lost race. Raises `CorruptDataError`, `StorageError`.
+    Returns the number of archived changes; 0 after a lost race. Raises `CorruptDataError`, `StorageError`.
     """
     num_changes = 0
     while num_archived := _archive_once(log, storage, world, options, retention_ms):
@@ -79,32 +80,31 @@ def keep_archive(
 def _archive_once(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Run one round of `keep_archive`. Return the number of changes that it archived; 0 if nothing is left to do."""
+    """Run one round of `keep_archive`. Return the number of changes that it archived; 0 ends the rounds."""
     state = log.refresh()
     if retention_ms is None:
         if state.archive:
             _commit(log, storage, state, NO_ARCHIVE, [], storage.now_ms())
         return 0
     began_ms = storage.now_ms()
-    held = usable_archive(state)
-    base = held or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
+    archive = usable_archive(state)
+    base = archive or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
     unexpired = _drop_expired_pages(base, began_ms - retention_ms)
     new_ranges = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}
     if not new_ranges:
         if unexpired is not base:
             _commit(log, storage, state, unexpired, [], began_ms)
         return 0
-    joined = _merge_pages(unexpired, state.time_ms, retention_ms)
+    merged = _select_pages_to_merge(unexpired, state.time_ms, retention_ms)
     packed = replace(options, codec="zstd")
-    written = _Round(storage, world, state, packed, unexpired, not held, log.recent_rows).write(joined, new_ranges)
+    round_ = _Round(storage, world, state, packed, unexpired, not archive, log.recent_rows)
+    written = round_.write(merged, new_ranges)
     is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
     return written.num_changes if is_done else 0
 
 
 def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
-    """Return the archive without its oldest pages whose changes are all from before ``before_ms``. The last page
-    stays.
-    """
+    """Return the archive without the oldest pages with only changes before ``before_ms``. Retains the last page."""
     pages, starts, first = archive.pages, dict(archive.starts), archive.first_commit
     while len(pages) > 1 and pages[0].last_ms < before_ms:
         starts.update(pages[0].ends)
@@ -113,8 +113,8 @@ def _drop_expired_pages(archive: Archive, before_ms: int) -> Archive:
     return archive if len(pages) == len(archive.pages) else Archive(pages, starts, first)
 
 
-def _merge_pages(archive: Archive, now_ms: int, retention_ms: int) -> tuple[ArchivePage, ...]:
-    """Return the latest pages that are replaced by one page, together with new changes."""
+def _select_pages_to_merge(archive: Archive, now_ms: int, retention_ms: int) -> tuple[ArchivePage, ...]:
+    """Return the latest pages that are merged with the new changes into one page."""
     pages, level, count = archive.pages, 0, 0
     oldest_ms = now_ms - retention_ms // SHARES_OF_TIME
     while True:
@@ -132,9 +132,9 @@ def _merge_pages(archive: Archive, now_ms: int, retention_ms: int) -> tuple[Arch
 def _commit(
     log: CommitLog, storage: Storage, state: TableState, archive: Archive, uuids: Sequence[str], began_ms: int
 ) -> bool:
-    """Set the archive, if it and the table's rows are still those of the state.
+    """Set the archive, unless the archive changed or the table was truncated after ``state``.
 
-    ``uuids`` are the new objects: the page, then those of its segments.
+    ``uuids`` are the new objects: the page, then the objects of its segments.
     """
     left = {page.uuid for page in archive.pages}
     condemned_keys: set[str] = set()
@@ -148,15 +148,14 @@ def _commit(
         if not is_same or page_key in current.condemned or not is_retained(current, uuids[1:], began_ms, time_ms):
             return ()
         if page_key is not None and must_check_stored(storage, began_ms) and not object_exists(storage, page_key):
-            return ()  # a restore removes files that were staged before it
+            return ()  # a restore of the table removed it
         return (SetArchive(archive, tuple(sorted(condemned_keys))),)
 
-    committed = log.commit(plan, staged_ms=began_ms)
-    return committed.wrote
+    return log.commit(plan, staged_ms=began_ms).wrote
 
 
 def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
-    """Return the keys of a page that is removed. The segments of an unreadable page are found as orphans later."""
+    """Return the keys of a removed page. Segments of an unreadable page are later deleted as orphans."""
     try:
         return list_page_keys(state.table_uuid, uuid, read_page(storage, state, uuid))
     except (CorruptDataError, SnapshotExpiredError) as error:
@@ -178,42 +177,45 @@ class _Round:
     state: TableState
     options: SegmentOptions
     archive: Archive
-    """The archive that the new changes follow; without pages if they are its first."""
+    """The archive that the new changes follow; without pages for the first changes."""
     is_first: bool
     recent: RecentRows
-    """Cached rows of records."""
 
-    def write(self, joined: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
-        """Write a page with the new changes and those of the merged pages. Durable when this returns."""
+    def write(self, merged: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
+        """Write a page with the changes of the ``merged`` pages and the new changes. It is durable when this
+        returns.
+        """
         state, storage, archive = self.state, self.storage, self.archive
         after_us = archive.pages[-1].last_us if archive else None
         commits, _ = read_commits(storage, state, archive.last_commit + 1, state.version, after_us)
         first_listed = commits[0].record.number if commits else state.version + 1
         all_rows = CommitRows.of(commits)
-        last, new_ranges = self._within(all_rows, new_ranges)
+        last, new_ranges = self._limit_size(all_rows, new_ranges)
         rows = all_rows.between(0, last)
-        contents = self._contents(joined)
+        contents = self._contents(merged)
         if contents is None:
-            joined, contents = (), ()
+            merged, contents = (), ()
         segments, uuids = self._segments(contents, new_ranges, last)
         content = PageContent(
             segments,
             {s.schema_id: state.schemas[s.schema_id] for s in segments},
             CommitRows.joined([*(content.commits for content in contents), _select_rows(rows, new_ranges)]),
-            _find_first_complete_commit(contents, joined, first_listed),
+            _find_first_complete_commit(contents, merged, first_listed),
             (*(number for content in contents for number in content.altered), *_find_schema_changes(commits, last)),
         )
         uuid = self.world.ids.new_uuid()
         ensure_stored(storage, manifest_key(state.table_uuid, uuid), encode_page(state.table_uuid, content))
         last_us = int(content.commits.times_us.max(initial=after_us or 0))
-        page = _describe_page(uuid, last, joined, segments, last_us)
-        pages = (*archive.pages[: len(archive.pages) - len(joined)], page)
+        page = _describe_page(uuid, last, merged, segments, last_us)
+        pages = (*archive.pages[: len(archive.pages) - len(merged)], page)
         first = self._first_commit(rows, new_ranges, first_listed)
         num_changes = sum(map(len, new_ranges.values()))
         return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
 
-    def _within(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> tuple[int, Mapping[int, OffsetRange]]:
-        """Return the last commit of a page of bounded size, and the new changes up to it."""
+    def _limit_size(
+        self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]
+    ) -> tuple[int, Mapping[int, OffsetRange]]:
+        """Return the last commit of a page of bounded size, and the new changes up to this commit."""
         hot = self.state.live_segments()
         row_bytes = max(1, sum(s.memory_bytes for s in hot) // max(1, sum(s.num_rows for s in hot)))
         limit = max(1, ROUND_BYTES_MAX // row_bytes)
@@ -223,7 +225,7 @@ class _Round:
         inside = _select_rows(rows, new_ranges)
         versions, place = np.unique(inside.versions, return_inverse=True)
         num_per_commit = np.bincount(place, inside.ends - inside.starts).astype(np.int64)
-        before = num_changes - int(num_per_commit.sum())  # changes of unknown commits, all older
+        before = num_changes - int(num_per_commit.sum())  # changes of unknown, older commits
         count = int(np.searchsorted(np.cumsum(num_per_commit), limit - before, side="right"))
         last = int(versions[min(max(count, 1), len(versions)) - 1])
         if last == versions[-1]:
@@ -232,11 +234,11 @@ class _Round:
         ends = {b: int(later.starts[later.buckets == b].min(initial=offsets.end)) for b, offsets in new_ranges.items()}
         return last, {b: OffsetRange(o.start, ends[b]) for b, o in new_ranges.items() if ends[b] > o.start}
 
-    def _contents(self, joined: Sequence[ArchivePage]) -> tuple[PageContent, ...] | None:
+    def _contents(self, merged: Sequence[ArchivePage]) -> tuple[PageContent, ...] | None:
         try:
-            return tuple(read_pages(self.storage, self.state, [page.uuid for page in joined]))
+            return tuple(read_pages(self.storage, self.state, [page.uuid for page in merged]))
         except (CorruptDataError, SnapshotExpiredError) as error:
-            logger.warning("%s: pages of its change archive are not joined: %s", self.state.name, error)
+            logger.warning("%s: pages of its change archive are not merged: %s", self.state.name, error)
             return None
 
     def _segments(
@@ -246,7 +248,7 @@ class _Round:
         runs = [
             run for bucket in sorted(self.state.buckets) for run in self._runs(contents, bucket, new_ranges.get(bucket))
         ]
-        groups = [(self.world.ids.new_uuid(), group) for group in _group_by_object(runs)]
+        groups = [(self.world.ids.new_uuid(), group) for group in pack_by_size(runs, _memory_bytes, OBJECT_BYTES)]
         written = map_with_store_concurrency(self.storage, lambda group: self._object(*group, last), groups)
         archived = [segment for segments in written for segment in segments]
         return tuple(sorted(archived, key=lambda s: (s.bucket, s.base_offset))), [uuid for uuid, _ in groups]
@@ -268,7 +270,7 @@ class _Round:
         return write_runs(self.state, self.storage, uuid, runs, self.options, records, last)
 
     def _first_commit(self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange], first_listed: int) -> int:
-        """Return the first commit whose changes are all archived together with their commit number."""
+        """Return the first commit after which the archive has the commit number of every change."""
         archive = self.archive
         if not self.is_first:
             covered = all(_covers(rows, bucket, offsets) for bucket, offsets in new_ranges.items())
@@ -281,27 +283,12 @@ class _Round:
         return max(first_listed, int(before.max(initial=0)) + 1, truncated + 1, adopted + 1)
 
 
-def _estimate_memory_bytes(run: Iterable[Part]) -> int:
+def _memory_bytes(run: Iterable[Part]) -> int:
     return sum(s.memory_bytes * len(offsets) // s.num_rows for s, offsets in run)
 
 
-def _group_by_object(runs: Iterable[list[Part]]) -> Iterator[list[list[Part]]]:
-    """Yield the runs that share an object: few changes of many buckets cost one request."""
-    group: list[list[Part]] = []
-    group_bytes = 0
-    for run in runs:
-        run_bytes = _estimate_memory_bytes(run)
-        if group and group_bytes + run_bytes > OBJECT_BYTES:
-            yield group
-            group, group_bytes = [], 0
-        group.append(run)
-        group_bytes += run_bytes
-    if group:
-        yield group
-
-
 def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> CommitRows:
-    """Return the part of the runs that is new."""
+    """Return the part of the runs within the new ranges."""
     starts = np.array(
         [new_ranges[bucket].start if bucket in new_ranges else _BEYOND for bucket in rows.buckets.tolist()], np.int64
     )
@@ -310,7 +297,7 @@ def _select_rows(rows: CommitRows, new_ranges: Mapping[int, OffsetRange]) -> Com
 
 
 def _covers(rows: CommitRows, bucket: int, offsets: OffsetRange) -> bool:
-    """Return whether the commits of all these offsets are known: those of the last offsets always are."""
+    """Return whether the commits of all these offsets are known. The commits of the last offsets always are."""
     return int(rows.starts[rows.buckets == bucket].min(initial=_BEYOND)) <= offsets.start
 
 
@@ -323,10 +310,10 @@ def _find_schema_changes(commits: Iterable[Commit], last: int) -> Iterator[int]:
 
 
 def _find_first_complete_commit(
-    contents: Sequence[PageContent], joined: Sequence[ArchivePage], first_listed: int
+    contents: Sequence[PageContent], merged: Sequence[ArchivePage], first_listed: int
 ) -> int:
-    """Return the first commit from which on all records were read."""
-    for content, page in zip(reversed(contents), reversed(joined), strict=True):
+    """Return the first commit after which all records were read."""
+    for content, page in zip(reversed(contents), reversed(merged), strict=True):
         if first_listed > page.last_commit + 1:
             break
         first_listed = content.complete_from
@@ -334,7 +321,7 @@ def _find_first_complete_commit(
 
 
 def _describe_page(
-    uuid: str, last_commit: int, joined: Sequence[ArchivePage], segments: Sequence[Segment], last_us: int
+    uuid: str, last_commit: int, merged: Sequence[ArchivePage], segments: Sequence[Segment], last_us: int
 ) -> ArchivePage:
     ends: dict[int, int] = {}
     for segment in segments:
@@ -348,5 +335,5 @@ def _describe_page(
         min(int(segment.time_runs[1].min()) for segment in segments),
         max(segment.last_time_ms for segment in segments),
         last_us,
-        max((page.level + 1 for page in joined), default=0),
+        max((page.level + 1 for page in merged), default=0),
     )

@@ -1,7 +1,7 @@
-"""Pages of the change archive: objects that name the segments with the changes of some commits, and these commits.
+"""Pages of the change archive. A page is an object that names the segments with the changes of some commits.
 
-A page is immutable. It lies among the manifests of records, in the same frame. Its segments lie among those of the log,
-in the same format, so that the same code reads and verifies them.
+A page also has the commit of each change. It is immutable, and stored like the manifest of a record. Its segments are
+stored like the segments of the log, so that the same code reads and verifies them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _KIND: Final = "manifest"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CommitRows:
-    """Runs ``[starts[i], ends[i])`` of offsets of a bucket, each of one commit, by bucket and offset."""
+    """Ranges ``[starts[i], ends[i])`` of offsets of a bucket, each of one commit, sorted by bucket and offset."""
 
     buckets: Int64Array
     starts: Int64Array
     ends: Int64Array
     versions: Int64Array
-    """Number of the commit of each run."""
+    """Number of the commit of each range."""
     times_us: Int64Array
     """The display time of the commit."""
     grouped: Int64Array
@@ -51,7 +51,7 @@ class CommitRows:
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> CommitRows:
-        """Return the runs that the records of these commits append."""
+        """Return the ranges that the records of these commits append."""
         rows: list[tuple[int, int, int, int, int, int]] = []
         for commit in commits:
             record = commit.record
@@ -77,28 +77,28 @@ class CommitRows:
         return self.select(np.lexsort((self.starts, self.buckets)))
 
     def select(self, places: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> CommitRows:
-        """Return the runs at these indexes, or where the mask is true."""
+        """Return the ranges at these indexes, or for which the mask is true."""
         return CommitRows(*(getattr(self, f.name)[places] for f in fields(self)))
 
     def between(self, first: int, last: int) -> CommitRows:
-        """Return the runs of the commits from ``first`` to ``last``."""
+        """Return the ranges of the commits from ``first`` to ``last``."""
         return self.select((self.versions >= first) & (self.versions <= last))
 
     def to_bytes(self) -> bytes:
-        """Return the compressed differences between neighbours, column by column: most are small or equal."""
+        """Return the compressed differences between consecutive values of each column. Most are small or equal."""
         columns = [np.diff(getattr(self, f.name), prepend=0).astype("<i8").tobytes() for f in fields(self)]
         packed: bytes = pa.compress(b"".join(columns), codec=_CODEC, asbytes=True)
         return len(self.starts).to_bytes(8, "little") + packed
 
     @classmethod
     def from_bytes(cls, data: memoryview, where: str) -> CommitRows:
-        """Decode the runs. Raises `CorruptDataError`."""
+        """Decode the ranges. Raises `CorruptDataError`."""
         num_runs = int.from_bytes(data[:8], "little")
         try:
             unpacked = pa.decompress(data[8:], decompressed_size=num_runs * _WIDTH * 8, codec=_CODEC, asbytes=True)
             columns = np.frombuffer(unpacked, "<i8").reshape(_WIDTH, num_runs)
         except (ValueError, OSError) as error:
-            raise CorruptDataError(f"{where} does not tell the commits of its changes; restore this file") from error
+            raise CorruptDataError(f"{where}: the commits of its changes are damaged; restore this file") from error
         return cls(*(np.cumsum(column) for column in columns))
 
 
@@ -111,21 +111,21 @@ class PageContent:
     """The content of a page."""
 
     segments: tuple[Segment, ...]
-    """Segments of its changes, per bucket dense and in offset order."""
+    """Segments with the changes, dense and in offset order for each bucket."""
     schemas: Mapping[int, TableSchema]
     """The table's schemas that wrote the segments."""
     commits: CommitRows
     complete_from: int
-    """The first commit from which on every record was read for the page."""
+    """The first commit after which every record was read for the page."""
     altered: tuple[int, ...]
-    """Commits among them that changed columns, or rows without a change in the log."""
+    """Commits of the page that changed columns, or rows without a change in the log."""
 
     def split(self, table_uuid: str, bucket: int, offsets: OffsetRange) -> LogSplit:
-        """Return the changes of a bucket at these offsets. Raises `CorruptDataError` if the page misses some."""
+        """Return the changes of a bucket at these offsets. Raises `CorruptDataError` if a change is missing."""
         segments = tuple(s for s in self.segments if s.bucket == bucket and s.offsets.intersect(offsets))
         if sum(len(s.offsets.intersect(offsets)) for s in segments) != len(offsets):
             raise CorruptDataError(
-                f"a page of the change archive of table {table_uuid} misses some of the offsets {offsets} of bucket "
+                f"a page of the change archive of table {table_uuid} does not have all offsets {offsets} of bucket "
                 f"{bucket}; restore it"
             )
         schemas = {i: TableSchema((CHANGE_COLUMN, *self.schemas[i].columns)) for i in {s.schema_id for s in segments}}
@@ -133,26 +133,24 @@ class PageContent:
 
 
 def usable_archive(state: TableState) -> Archive:
-    """Return the state's archive if it is contiguous with the hot log; otherwise an empty one."""
+    """Return the state's archive if it is contiguous with the hot log; otherwise an empty archive."""
     joins = state.archive.joins({bucket: log.start for bucket, log in state.buckets.items()})
     return state.archive if joins else NO_ARCHIVE
 
 
 def first_change_offsets(state: TableState) -> dict[int, int]:
-    """Return bucket → the first offset whose change is retained, in the archive or in the hot log."""
+    """Return bucket → the first offset whose change is retained in the archive or the hot log."""
     starts = usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
-    """Return the first record whose changes are still to be archived: no watermark may pass it. None if there is
-    none.
-    """
-    held = usable_archive(state)
-    if not held or state.parsed.changelog_retention_ms is None:
+    """Return the first record with changes to archive, or None. The low watermark must not pass it."""
+    archive = usable_archive(state)
+    if not archive or state.parsed.changelog_retention_ms is None:
         return None
-    has_new_rows = any(log.end > held.end(bucket) for bucket, log in state.buckets.items())
-    return held.last_commit + 1 if has_new_rows else None
+    has_new_rows = any(log.end > archive.end(bucket) for bucket, log in state.buckets.items())
+    return archive.last_commit + 1 if has_new_rows else None
 
 
 def encode_page(table_uuid: str, content: PageContent) -> bytes:
@@ -183,10 +181,10 @@ def decode_page(data: bytes, where: str) -> PageContent:
 
 
 def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
-    """Read a page that this state, or an older one, names.
+    """Read a page that this state or an older state names.
 
-    Raises `CorruptDataError` if it is damaged, or missing although the state names it, and `SnapshotExpiredError` if it
-    was merged or expired since.
+    Raises `CorruptDataError` if the page is damaged, or missing although the state names it. Raises
+    `SnapshotExpiredError` if the page was merged or expired after the state.
     """
     key = manifest_key(state.table_uuid, uuid)
     try:
@@ -198,12 +196,12 @@ def read_page(storage: Storage, state: TableState, uuid: str) -> PageContent:
             ) from error
         raise SnapshotExpiredError(
             f"{url_of(storage, key)} was merged or expired since this read of the changes of {state.name} "
-            "started, and was deleted when its grace period ended; read again"
+            "started, and was deleted when its grace period ended; retry the read"
         ) from error
 
 
 def read_pages(storage: Storage, state: TableState, uuids: Sequence[str]) -> Iterator[PageContent]:
-    """Read pages concurrently. Raises as `read_page`."""
+    """Read pages concurrently. Raises the errors of `read_page`."""
     return map_with_store_concurrency(storage, lambda uuid: read_page(storage, state, uuid), uuids)
 
 
@@ -221,7 +219,10 @@ class ArchiveObjectKeys:
         self._keys: dict[str, set[str]] = {}
 
     def __call__(self, state: TableState) -> set[str]:
-        """Return the keys of all files of the state's archive. Raises as `read_page`: nothing may be deleted then."""
+        """Return the keys of all files of the state's archive.
+
+        Raises the errors of `read_page`; the caller must then delete nothing.
+        """
         uuids = [page.uuid for page in state.archive.pages]
         new = [uuid for uuid in uuids if uuid not in self._keys]
         for uuid, content in zip(new, read_pages(self._storage, state, new), strict=True):

@@ -1,12 +1,11 @@
-"""The branches and clones that a table's state names, each by a tag of its base version. Pure, except for clones.
+"""The branches and clones of a table. The table's state has a tag for each, which retains its base version.
 
-A branch has a log of its own, with metadata (`BranchMark`) that names its table. It exists while the table's log names
-it. The files of its base version are therefore retained, and one record of the table both publishes the branch and ends
-it.
+A branch has a separate log, whose metadata (`BranchMark`) names its table. The branch exists while the table has its
+tag. One record of the table can therefore publish and end the branch.
 
-A clone is a table with its own log before the tag is made. The tag exists before the clone reads any file that it
-retains. A clone that never got a name is therefore dropped and buried like any table without a name. Its tag is dropped
-by one rule: once the clone's tombstone exists, which is permanent. Neither a clock nor a listing decides.
+A clone has a separate log before its tag is created, and reads no files of the table before the tag exists. A clone
+that never gets a name is dropped and buried like any table without a name. Its tag is dropped once the clone's
+tombstone exists. The tombstone is permanent, so neither a clock nor a listing decides.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ BRANCH_TAG: Final = "branch:"
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch that the log of its table names."""
+    """A branch of a table."""
 
     name: str
     uuid: str
@@ -45,7 +44,6 @@ class Branch:
 
 
 def branch_tag(name: str, uuid: str) -> str:
-    """Return the name of the tag of a branch."""
     return f"{BRANCH_TAG}{name}:{uuid}"
 
 
@@ -55,7 +53,7 @@ def publication_id(name: str, uuid: str) -> str:
 
 
 def find_branches(state: TableState) -> list[Branch]:
-    """Return the branches that a table names, sorted by name."""
+    """Return the branches of a table, sorted by name."""
     branches = []
     for tag, version in sorted(state.tags.items()):
         if tag.startswith(BRANCH_TAG):
@@ -70,7 +68,7 @@ def find_branch(state: TableState, name: str) -> Branch | None:
 
 
 def require_branch(state: TableState, name: str) -> Branch:
-    """Return a branch by its name. Raises `TableNotFoundError`, which mentions a publication."""
+    """Return a branch by its name. Raises `TableNotFoundError`; its text says if the branch was published."""
     if (branch := find_branch(state, name)) is not None:
         return branch
     if (entry := find_publication(state, name)) is not None:
@@ -81,30 +79,28 @@ def require_branch(state: TableState, name: str) -> Branch:
 
 
 def find_publication(state: TableState, name: str) -> TransactionEntry | None:
-    """Return the publication of the last branch of this name; None if none is recorded."""
+    """Return the publication of the last branch of this name; None if it was not published."""
     return next((state.transactions[app_id] for app_id in list_publications(state, name)), None)
 
 
 def list_publications(state: TableState, name: str) -> tuple[str, ...]:
-    """Return the application ids of publications of branches of this name. At most one, because creating a branch
-    forgets the others.
-    """
+    """Return the application ids of publications of branches of this name; at most one is retained."""
     prefix = publication_id(name, "")
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 
 def require_no_branch(state: TableState, doing: str) -> None:
-    """Raise `InvalidOptionError` for a branch, for an operation that only a table supports."""
+    """Raise `InvalidOptionError` for a branch that is given to an operation of tables."""
     if BRANCH in state.properties:
         raise unsupported_on_branch_error(state.name, doing)
 
 
 CLONE: Final = "clone:"
-"""Prefix of such a tag, followed by the clone's uuid. Users' tags have no colon."""
+"""Prefix of a clone's tag, followed by the clone's uuid. Users' tags have no colon."""
 
 
 def list_clones(state: TableState) -> list[str]:
-    """Return the uuids of the clones that a table knows, including deleted ones whose tag was not dropped yet."""
+    """Return the uuids of the clones of a table, including deleted clones whose tag was not dropped yet."""
     return sorted(name.removeprefix(CLONE) for name in state.tags if name.startswith(CLONE))
 
 
@@ -114,14 +110,14 @@ def base_version_of_clone(state: TableState, uuid: str) -> TaggedVersion:
 
 
 def list_live_clones(storage: Storage, state: TableState) -> list[str]:
-    """Return the uuids of the clones that may still read files of this table: those without a tombstone."""
+    """Return the uuids of the clones without a tombstone, which may still read files of this table."""
     uuids = list_clones(state)
     buried = map_with_store_concurrency(storage, lambda uuid: _is_buried(storage, uuid), uuids)
     return [uuid for uuid, is_buried in zip(uuids, buried, strict=True) if not is_buried]
 
 
 def forget_deleted_clones(log: CommitLog, storage: Storage, state: TableState, *, dry_run: bool = False) -> list[str]:
-    """Drop the tags of buried clones and branches, and return their names. **Commit point:** the record."""
+    """Drop the tags of buried clones and branches, and return the tags. **Commit point:** one record."""
     uuids_by_tag = {f"{CLONE}{uuid}": uuid for uuid in list_clones(state)}
     uuids_by_tag |= {branch.tag: branch.uuid for branch in find_branches(state)}
     buried = map_with_store_concurrency(storage, lambda uuid: _is_buried(storage, uuid), list(uuids_by_tag.values()))

@@ -1,8 +1,8 @@
-"""Claims: hints by which services divide work on tables. Never needed for correctness.
+"""Claims: hints by which services divide the work on tables. Correctness does not depend on them.
 
-Two services that tier one table concurrently are safe, because the lake commit is fenced. Two that refresh one view are
-safe, because only one wins the next number. A claim only avoids wasted work. It is one object that the last writer
-overwrites, and it expires by store time.
+Two services may tier a table concurrently, because the lake commit is fenced. Two services may refresh a view
+concurrently, because only one wins the next number. A claim only avoids wasted work. It is one object that the last
+writer overwrites, and it expires by store time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def claim_work(storage: Storage, table_uuid: str, service_id: str, *, work: Clai
             try:
                 try_claim(storage, table_uuid, service_id, work=work)
             except StorageError as error:
-                logger.info("the claim on %s could not be renewed: %s", table_uuid, error)
+                logger.info("cannot renew the claim on %s: %s", table_uuid, error)
 
     renewing = threading.Thread(target=renew, name="streamhouse-claim", daemon=True)
     renewing.start()

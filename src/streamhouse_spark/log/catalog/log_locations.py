@@ -1,12 +1,13 @@
-"""Logs that lie in another store than their warehouse: ``table.log.location``.
+"""Logs in another store than their warehouse: the property ``table.log.location``.
 
 The log of such a table, all of ``tables/<uuid>/``, has the same keys under another root. In the warehouse,
 ``tables/<uuid>/location.json`` names that root. The form of the uuid shows whether that file exists, so that opening
-other tables takes no request. Under the other root, ``tables/<uuid>/owner.json`` names the warehouse and its URL. Only
-that warehouse may write the log: a copy of it names the same root, and would write to the original's logs.
+other tables sends no request. Under the other root, ``tables/<uuid>/owner.json`` names the warehouse and its URL. Only
+that warehouse may write the log. A copy of the warehouse names the same root and would otherwise write to the
+original's logs.
 
-Both objects are put before the table's first record, and stay when the table's files are deleted, like its tombstone.
-Names are pointers in the warehouse. A pointer to such a table has its own format version, which older releases reject.
+Both objects are put before the table's first record. Like the tombstone, they remain when the table's files are
+deleted. Pointers to such a table have a format version that older releases reject.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ Opener = Callable[[str], Storage]
 
 
 def log_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the stores of logs.
+    """Return the settings of the stores of logs. Raises `InvalidOptionError` for a setting of an unknown kind of store.
 
-    They are the warehouse's settings. If a kind of store has settings with the prefix ``log.``, only those apply to it,
-    so that credentials of one store are not sent to another. Raises `InvalidOptionError` for a setting of no kind of
-    store.
+    By default they are the warehouse's settings. If a kind of store has settings with the prefix ``log.``, only these
+    apply to it, so that credentials of one store are not sent to another store.
     """
     own = {name.removeprefix(SETTINGS_PREFIX): v for name, v in settings.items() if name.startswith(SETTINGS_PREFIX)}
     for name in own:
@@ -89,14 +89,11 @@ class _Place:
     storage: Storage
     warehouse_id: str
     is_ours: bool = False
-    """Whether the owner was read, and is this warehouse at this URL."""
+    """Whether the owner was read and is this warehouse at this URL."""
 
 
 class LogLocationResolver:
-    """Resolves keys of logs that lie elsewhere to their stores, for `RoutingStorage`. Each location is read once.
-
-    Thread-safe: concurrent reads find the same.
-    """
+    """Resolves keys of logs in other stores, for `RoutingStorage`. Each location is read once. Thread-safe."""
 
     def __init__(self, home: Storage, settings: Mapping[str, str], world: World, opener: Opener | None = None) -> None:
         self._home = home
@@ -115,9 +112,7 @@ class LogLocationResolver:
         return place.storage if place is not None else None
 
     def writable_place(self, key: str) -> Storage | None:
-        """Return the store. Raises `WarehouseMovedError` for a moved warehouse, `CorruptDataError` for a log of another
-        one.
-        """
+        """Return the store for writes. Raises the errors of `require_owned`."""
         place = self._place_of(key)
         if place is None:
             return None
@@ -136,15 +131,14 @@ class LogLocationResolver:
         return key.endswith(f"/{OWNER_NAME}")
 
     def open(self, url: str) -> Storage:
-        """Return the store at a location. Raises as `storage_for` does."""
+        """Return the store at a location. Raises the errors of `storage_for`."""
         if url not in self._stores:
             opened = self._opener(url) if self._opener else storage_for(url, log_settings(self._settings), self._world)
             self._stores.setdefault(url, opened)
         return self._stores[url]
 
     def require_fit(self, text: str) -> Storage:
-        """Return the store at a location that a user chose for a new table's log, after proving that it has
-        put-if-absent.
+        """Return the store at the location for a new table's log, after a test of its put-if-absent.
 
         Raises `InvalidOptionError`, or `StorageError` for a store that is unreachable or unsuitable.
         """
@@ -155,18 +149,20 @@ class LogLocationResolver:
         home, url = self._home.url, store.url
         if is_within(url, home) or is_within(home, url):
             raise _unusable_location_error(
-                url, f"and the warehouse {home} lie one in the other", "choose a place beside it"
+                url, f"overlaps the warehouse {home}", "choose a location outside the warehouse"
             )
         if is_in_log(url):
             raise _unusable_location_error(
-                url, "lies in the log of a table", "name the folder above tables/, which tables may share"
+                url, "is in the log of a table", "choose the folder above tables/, which tables may share"
             )
         for name, value in self._settings.items():
             if name.startswith("lake.") and name.endswith(".warehouse") and (is_within(url, value) or url == value):
-                raise _unusable_location_error(url, f"lies in the lake's place, {name}", "choose a place beside it")
+                raise _unusable_location_error(
+                    url, f"is in the lake's location, {name}", "choose a location outside the lake"
+                )
         if object_exists(store, WAREHOUSE_KEY):
             raise _unusable_location_error(
-                url, "is a warehouse itself, which would clean up the log", "choose another place"
+                url, "is a warehouse, whose maintenance would delete the log", "choose another location"
             )
         store.check_writable()
         return store
@@ -176,7 +172,7 @@ class LogLocationResolver:
         store = self.open(text)
         file = read_warehouse_file(self._home)
         if file is None:
-            raise CorruptDataError(f"{self._home.url} holds no {WAREHOUSE_KEY} any more; was the warehouse deleted?")
+            raise CorruptDataError(f"{self._home.url} no longer holds {WAREHOUSE_KEY}; was the warehouse deleted?")
         header = {"table": uuid, "warehouse": file.id, "url": plain_root(store.url)}
         where = f"{self._home.url}/{location_key(uuid)}"
 
@@ -209,14 +205,14 @@ class LogLocationResolver:
         place.is_ours = True
 
     def take_over(self, uuid: str) -> None:
-        """Record the present URL of the moved warehouse as the log's owner."""
+        """Record the current URL of the moved warehouse as the log's owner."""
         place = self._place(uuid)
         if place is not None and not is_same_place((owner := self._owner(place, uuid)).url, self._home.url):
             moved = _Owner(owner.warehouse_id, plain_root(self._home.url), uuid)
             place.storage.put(owner_key(uuid), moved.to_bytes())
 
     def stores(self) -> list[Storage]:
-        """Return the stores of logs that were opened so far."""
+        """Return the opened stores of logs."""
         return list(self._stores.values())
 
     def _owner(self, place: _Place, uuid: str) -> _Owner:
@@ -251,12 +247,10 @@ class LogLocationResolver:
 
 
 def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> RoutingStorage:
-    """Return a warehouse's store that routes each table's log to its location. A `RoutingStorage` is
-    returned unchanged.
-    """
+    """Return a warehouse's store that routes each table's log to its location, unless ``storage`` does so already."""
     if isinstance(storage, RoutingStorage):
         return storage
-    log_settings(settings)  # rejects an unknown name now, not when such a table is opened
+    log_settings(settings)  # rejects an unknown name before such a table is opened
     return make_routing_storage(storage, LogLocationResolver(storage, settings, world))
 
 
@@ -267,9 +261,10 @@ def log_locations_of(storage: Storage) -> LogLocationResolver | None:
 
 
 def require_log_location(storage: Storage, properties: Mapping[str, str]) -> None:
-    """Check the location of a new table's log, if it has one. Writes only what the proof of the store needs.
+    """Validate the property for a new table's log, if it is set. Raises the errors of
+    `LogLocationResolver.require_fit`.
 
-    Raises as `LogLocationResolver.require_fit`.
+    Writes only the objects of the put-if-absent test.
     """
     text = properties.get(LOG_LOCATION)
     if text is not None:
@@ -277,7 +272,7 @@ def require_log_location(storage: Storage, properties: Mapping[str, str]) -> Non
 
 
 def create_table_uuid(storage: Storage, world: World, properties: Mapping[str, str]) -> str:
-    """Draw the uuid of a new table, and place its log as the properties say.
+    """Return a uuid for a new table, after placing its log at the location in the properties.
 
     A crash after this leaves two small orphan objects.
     """
@@ -291,7 +286,10 @@ def create_table_uuid(storage: Storage, world: World, properties: Mapping[str, s
 def _require_resolver(storage: Storage) -> LogLocationResolver:
     places = log_locations_of(storage)
     if places is None:
-        raise InvalidOptionError(f"{LOG_LOCATION}: {storage.url} was opened without places of logs; use a Warehouse")
+        raise InvalidOptionError(
+            f"{LOG_LOCATION} is not supported by a store that was opened without a warehouse ({storage.url}); use a "
+            "Warehouse"
+        )
     return places
 
 
@@ -301,6 +299,6 @@ def _unusable_location_error(url: str, why: str, remedy: str) -> InvalidOptionEr
 
 def _foreign_location_error(storage: Storage, uuid: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{storage.url}/{owner_key(uuid)} names another warehouse or table: the folder belongs to it; restore the "
-        "warehouse's own location.json"
+        f"the log at {storage.url} belongs to another warehouse or table, as {owner_key(uuid)} shows; restore the "
+        "location.json of this warehouse"
     )

@@ -1,20 +1,20 @@
 """The warehouse file, databases, and the pointers from names to tables and SQL views.
 
-A table *is* its uuid; a name is a chain of put-if-absent pointers, of which the last one counts. **Commit point** of
-creating a name: the pointer. Of dropping a table: the drop record in its log. The pointer to nothing follows it, and a
-pointer to a dropped table is void, so that a crash between the two needs no repair.
+A table *is* its uuid. A name is a chain of put-if-absent pointers; the last pointer counts. **Commit point** of
+creating a name: the pointer. **Commit point** of dropping a table: the drop record in its log. A pointer to nothing is
+put after the drop record. A crash between the two needs no repair, because a pointer to a dropped table is void.
 
 A pointer counts only while the table itself has that name. Renaming therefore has one **commit point**, the rename
 record in the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it. A
-crash anywhere leaves exactly one valid name. A process that takes a name whose pointer does not count first aborts a
-rename in progress, by a record in that table's log (see `log.catalog.renaming`).
+crash at any point leaves exactly one valid name. Before a process takes a name whose pointer does not count, it aborts
+a rename in progress by a record in that table's log (see `log.catalog.renaming`).
 
 A view has no uuid: it *is* its pointer, which holds the query.
 
-Lake metadata names files by absolute URLs, and a copy of a warehouse has the ids of its original. A warehouse that is
-opened at another URL than ``streamhouse.json`` records is therefore readable, and its log is writable, because the log
-lies below the opened root. Its lake is read-only until the warehouse is relocated. An older file without a URL counts
-as opened at its URL, unless its lake tables name another root.
+Lake metadata names files by absolute URLs, and a copy of a warehouse has the ids of its original. If a warehouse is
+opened at another URL than ``streamhouse.json`` records, its lake is therefore read-only until the warehouse is
+relocated. Its log is readable and writable, because it lies below the opened root. If an older ``streamhouse.json`` has
+no URL, only the roots that lake tables name are checked.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from streamhouse_spark.storage.sequence_search import CHAIN_AHEAD, find_last_obj
 logger = logging.getLogger(__name__)
 
 PLACED_VERSION: Final = 2
-"""Format of a pointer to a table whose log lies elsewhere: older releases would look for it in the warehouse."""
+"""Format of a pointer to a table whose log is in another store: older releases would search it in the warehouse."""
 VIEW_VERSION: Final = 3
-"""Format of a pointer to a view, which older releases would take for a pointer to nothing."""
+"""Format of a pointer to a view, which older releases would treat as a pointer to nothing."""
 _POINTERS_TO_NAME: Final = 2
-"""Pointers that are prefetched before a table is created: most names are new."""
+"""Pointers that are prefetched before a table is created. They suffice for most names, which are new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +108,10 @@ class WarehouseIdentity:
 
 def warehouse_moved_error(doing: str, recorded: str, opened: str) -> WarehouseMovedError:
     return WarehouseMovedError(
-        f"{doing}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read and not "
-        f"be written; if it was moved here, run `streamhouse -w {opened} relocate`; if it is a copy, run "
-        f"`streamhouse -w {opened} relocate --copy`, which gives it ids of its own; if both are one directory, seen "
-        "from elsewhere (a container), open it by the first"
+        f"{doing}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read but not "
+        f"written; if it was moved here, run `streamhouse -w {opened} relocate`; if it is a copy, run "
+        f"`streamhouse -w {opened} relocate --copy`, which gives it new ids; if both URLs are one directory, for "
+        "example in a container, open it by the first URL"
     )
 
 
@@ -157,14 +157,12 @@ class ViewRename:
 
 @dataclass(frozen=True, slots=True)
 class NamePointer:
-    """What a name points to: table ``uuid``, a ``view``, or nothing. ``number`` is the position in its chain, 0 for
-    none.
-    """
+    """The last pointer of a name: to a table ``uuid``, a ``view``, or nothing. ``number`` is 0 without a pointer."""
 
     number: int
     uuid: str | None
     moved_to: str | None = None
-    """The new name of the table or view, if a rename freed this one."""
+    """The new name of the table or view, if a rename freed this name."""
     view: ViewEntry | None = None
     renaming: ViewRename | None = None
     """A rename in progress that may give this name to a view. The name points to nothing until then."""
@@ -172,7 +170,7 @@ class NamePointer:
 
 @dataclass(frozen=True, slots=True)
 class DatabasePointer:
-    """The state of a database: whether it exists. ``number`` is that of its last file, 0 for none."""
+    """The last file of a database, which shows whether the database exists. ``number`` is 0 if there is no file."""
 
     name: str
     number: int
@@ -184,7 +182,7 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
     if read_warehouse_file(storage, ahead) is None:
         raise WarehouseNotFoundError(
-            f"{storage.url} holds no streamhouse.json: there is no warehouse; check the path, or create one with "
+            f"{storage.url} holds no streamhouse.json, so it is not a warehouse; check the path, or create one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
         )
 
@@ -192,9 +190,9 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
 def create_warehouse(
     storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
 ) -> None:
-    """Make the location a warehouse unless it is one. A location with foreign files is rejected.
+    """Create a warehouse at the location unless it is one. Rejects a location with other files.
 
-    The folder ``around``, around which the warehouse is created on purpose, is allowed.
+    Only a folder named ``around`` is allowed.
     """
     if read_warehouse_file(storage, ahead) is not None:
         return
@@ -202,8 +200,8 @@ def create_warehouse(
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
     if foreign and read_warehouse_file(storage) is None:
         raise WarehouseNotFoundError(
-            f"{storage.url} is not empty (it holds {', '.join(foreign[:5])}) and is no warehouse: nothing was written; "
-            "choose an empty or new directory",
+            f"cannot create a warehouse at {storage.url}: found {', '.join(foreign[:5])}, expected an empty location; "
+            "nothing was written, choose an empty or new directory",
         )
     ensure_stored(storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), plain_root(storage.url)).to_bytes())
 
@@ -217,9 +215,10 @@ def create_database(storage: Storage, database: str, world: World, *, comment: s
 
 
 def prepare_name(storage: Storage, world: World, path: TablePath) -> tuple[DatabasePointer, NamePointer]:
-    """Create the warehouse and the database of a name if needed; return the database and what the name points to.
+    """Create the warehouse and the database of a name if needed. Return the pointers of the database and the name.
 
-    All three are read in the time of one request. Raises as `create_warehouse` and `resolve` do.
+    Warehouse, database and name are read in the time of one request. Raises the errors of `create_warehouse` and
+    `resolve`.
     """
     ahead = Prefetch(storage)
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
@@ -239,7 +238,7 @@ def _first_files(database: str) -> list[str]:
 
 
 def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
-    """Check that there is a warehouse and resolve a database, in the time of one request. Raises as these two do."""
+    """Resolve a database in the time of one request. Raises the errors of `require_warehouse`, `resolve_database`."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
     require_warehouse(storage, ahead)
@@ -247,13 +246,13 @@ def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
 
 
 def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
-    """Recreate the database if it was dropped since ``database`` was read. One request if it was not."""
+    """Recreate the database if it was dropped since ``database`` was read. Otherwise sends one request."""
     if object_exists(storage, database_key(database.name, database.number + 1)):
         create_database(storage, database.name, world)
 
 
 def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
-    """Return the present state of the database: its last file. Raises `FormatVersionError` for a newer format."""
+    """Return the last pointer of the database. Raises `FormatVersionError` for a newer format."""
     if ahead is None:
         ahead = Prefetch(storage)
         ahead.expect(_first_files(database))
@@ -267,9 +266,9 @@ def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = N
 def point_database(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
-    """Set the state of the database if it still is ``previous``. Return False if another process won the race."""
+    """Put the next pointer of the database after ``previous``. Return False if another process won the race."""
     header: dict[str, Any] = {"name": previous.name}
-    if previous.number or comment is not None:  # the first file only says that the database exists
+    if previous.number or comment is not None:  # the first file may have no fields: it creates the database
         header |= {"exists": exists, "comment": comment, "attempt": world.ids.new_uuid()}
     key = database_key(previous.name, previous.number + 1)
 
@@ -297,9 +296,7 @@ def list_database_folders(storage: Storage) -> list[str]:
 
 
 def is_listed(storage: Storage, database: str) -> bool:
-    """Return whether the database exists. An unreadable one counts as existing and is logged, so that listings
-    continue.
-    """
+    """Return whether the database exists. Logs an unreadable database and returns True, so that listings continue."""
     try:
         return database_exists(storage, database)
     except StreamhouseError as error:
@@ -308,7 +305,7 @@ def is_listed(storage: Storage, database: str) -> bool:
 
 
 def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    """Yield those of the names that point to a table; None for an unreadable pointer, which is logged."""
+    """Yield the names that point to a table, with None for an unreadable pointer, which is logged."""
     return (
         (path, pointer)
         for path, pointer in _resolve_names(storage, paths)
@@ -317,7 +314,7 @@ def iter_table_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[t
 
 
 def list_paths(storage: Storage, database: str) -> list[TablePath]:
-    """Return the names of a database, whatever they point to, with one listing."""
+    """Return all names in a database, also those of views and of dropped tables, with one listing."""
     return [TablePath(database, name) for name in storage.list_names(f"{database}/") if is_table_name(name)]
 
 
@@ -339,7 +336,7 @@ def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tup
 
 
 def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
-    """Return the number of each name's last pointer, with one listing: a hint which names to resolve again."""
+    """Return the number of each name's last pointer, with one listing: a hint that shows which names changed."""
     numbers: dict[TablePath, int] = {}
     for info in storage.list(f"{database}/"):
         match = parse_name_key(info.key)
@@ -350,7 +347,7 @@ def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
 
 
 def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
-    """Return what the name points to: the last pointer of its chain. Raises `CorruptDataError` if that is damaged."""
+    """Return the last pointer of the name. Raises `CorruptDataError` if the pointer is damaged."""
     number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
     if not number:
         return NamePointer(0, None)
@@ -361,7 +358,7 @@ def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) ->
 
 
 def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> NamePointer:
-    """Return what a pointer with a view means: nothing while the view is being renamed to this name."""
+    """Return a pointer to a view. While the view is being renamed to this name, it points to nothing."""
     view = ViewEntry.from_header(header["view"])
     if "renaming" not in header:
         return NamePointer(number, None, view=view)
@@ -373,7 +370,7 @@ def _view_pointer(storage: Storage, number: int, header: dict[str, Any]) -> Name
 
 
 def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
-    """Return whether the view was renamed; None while it still may be."""
+    """Return whether the view was renamed; None while the rename is in progress."""
     old = parse_table_name(renaming.old).path
     try:
         return bool(_read_pointer(storage, old, renaming.number)["attempt"] == renaming.attempt)
@@ -382,7 +379,7 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
 
 
 def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
-    """Abort a rename of a view, by a pointer of its old name. Return False if it was already renamed."""
+    """Abort a rename of a view by putting a pointer of its old name. Return False if the view was already renamed."""
     old = parse_table_name(renaming.old).path
     current = resolve(storage, old)
     if current.number < renaming.number:
@@ -391,7 +388,7 @@ def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -
 
 
 def resolve_first(storage: Storage, path: TablePath) -> NamePointer:
-    """Check that there is a warehouse and resolve a name, in the time of one request. Raises as these two do."""
+    """Resolve a name in the time of one request. Raises the errors of `require_warehouse` and `resolve`."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
     require_warehouse(storage, ahead)
@@ -406,7 +403,7 @@ def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointe
 def find_other_table(storage: Storage, path: TablePath, uuid: str) -> str | None:
     """Return the last table other than ``uuid`` that the name pointed to; None if there was none.
 
-    Pointers are never deleted. They are read backwards up to the first one of another table; older ones do not matter.
+    Pointers are never deleted. They are read backwards up to the first pointer to another table.
     """
     number, data = find_last_object(storage, lambda n: name_key(path, n))
     pointer = _decode_pointer(storage, path, number, data) if number else None
@@ -423,7 +420,7 @@ def find_other_table(storage: Storage, path: TablePath, uuid: str) -> str | None
 
 
 def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
-    """Yield the tables that the name points and pointed to, the latest first, back to a pointer to nothing."""
+    """Yield the tables that the name points to or pointed to, the latest first, back to a pointer to nothing."""
     number, data = find_last_object(storage, lambda n: name_key(path, n))
     while number:
         uuid: str | None = _decode_pointer(storage, path, number, data)["uuid"]
@@ -446,9 +443,10 @@ def point(
     renaming: ViewRename | None = None,
     attempt: str | None = None,
 ) -> bool:
-    """Point the name to ``uuid``, the ``view`` or nothing, if it still is ``previous``.
+    """Put the next pointer of the name after ``previous``: to ``uuid``, to the ``view`` or to nothing.
 
-    Returns False if another process won the race. With a ``renaming`` it points to the view once that has committed.
+    Returns False if another process won the race. With a ``renaming`` the name points to the view once the rename has
+    committed.
     """
     number = previous.number + 1
     attempt = attempt or world.ids.new_uuid()
@@ -479,5 +477,5 @@ def _decode_pointer(storage: Storage, path: TablePath, number: int, data: bytes)
     where = f"{storage.url}/{name_key(path, number)}"
     header = decode_frame("name", data, where, newest=VIEW_VERSION).header
     if header["name"] != str(path):
-        raise InvalidNameError(f"{where} is the pointer of {header['name']}; a folder was renamed by hand")
+        raise InvalidNameError(f"{where} is a pointer of {header['name']}: a folder was renamed by hand")
     return header

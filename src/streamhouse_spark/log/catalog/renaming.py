@@ -1,22 +1,22 @@
-"""Changes what a name means: replaces and renames tables, restores dropped ones, and manages SQL views.
+"""Changes of names: replaces, renames and undrops tables, and manages SQL views.
 
 **Replacing** (CREATE OR REPLACE TABLE with another schema). The new table is created and filled without a name.
-**Commit point:** the record that drops the old table and names its successor. There is no moment without a table, and
-none in which both accept rows: a holder of the old one finds it dropped. A process that resolves the name before its
-pointer is updated finds the old table, and follows it to the successor. The pointer is put after the record, by any
-process. It must exist before the old table is undropped or buried.
+**Commit point:** the record that drops the old table and names its successor. The name always has a table, and never
+two tables that accept rows: a process that still uses the old table finds it dropped. A process that resolves the name
+before its pointer is updated finds the old table and follows it to the successor. Any process may put the pointer after
+the record. The pointer must exist before the old table is undropped or buried.
 
-**Renaming and undropping.** **Commit point:** the record in the table's log, which has the name. The hazard is a
-renamer that puts the pointer of the new name and sleeps. Another process takes the name, because that pointer does not
-count yet. If the renamer then commits, the table has a name that points to another table. A process that takes such a
-name therefore first commits a rename record with the table's own name to that table's log. The renamer's record is
-planned only if no such record was committed since the renamer started.
+**Renaming and undropping.** **Commit point:** the record in the table's log, which contains the name. The hazard is a
+renamer that puts the pointer of the new name and is suspended. Another process takes the name, because that pointer
+does not count yet. If the renamer then commits, the table has a name that points to another table. Before a process
+takes such a name, it therefore commits a rename record with the table's current name to that table's log. The renamer's
+record is planned only if no rename record was committed since the renamer started.
 
-**Views.** A view is the last pointer of its name. **Commit point** of creating, replacing and dropping one: that
-pointer, which is put only directly after the one that was read. Renaming has one **commit point** too: the pointer of
-the old name, which frees it. Before it, the new name gets a pointer with the view that counts only once the old name's
-next pointer is the rename's own. A process that takes the new name before that puts the old name's next pointer itself,
-with the unchanged view. The rename can then no longer commit, and starts again.
+**Views.** A view is the last pointer of its name. **Commit point** of creating, replacing and dropping a view: that
+pointer, which is put only directly after the pointer that was read. **Commit point** of renaming a view: the pointer of
+the old name, which frees the name. Before it, the new name gets a pointer with the view. That pointer counts only once
+the old name's next pointer was put by the same rename. A process that takes the new name earlier puts the old name's
+next pointer, with the unchanged view. The rename can then no longer commit, and starts again.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ RACES_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class ReplacedTable:
-    """A table that was replaced by another."""
+    """A table that was replaced by another table."""
 
     log: CommitLog
     dropped: Record
-    """The record that dropped it: from its time on the name means the successor."""
+    """The record that dropped the table. After it, the name denotes the successor."""
 
     def last(self, storage: Storage) -> TableState:
-        """Return its last state before that. Raises as `state_at`."""
+        """Return the table's last state before the drop. Raises the errors of `state_at`."""
         return state_at(self.log, storage, self.dropped.number - 1)
 
 
 def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: str) -> ReplacedTable | None:
     """Return the table that ``uuid`` replaced under its name.
 
-    None if there was none, if it was undropped under another name, or if its records were deleted.
+    Returns None if it replaced no table, or if that table was undropped or its records were deleted.
     """
     for other in names.iter_pointed_tables(storage, path):
         if other == uuid:
@@ -82,7 +82,7 @@ def find_replaced_table(storage: Storage, world: World, path: TablePath, uuid: s
 
 
 def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
-    """Return the record that dropped a table; only clean-up records follow it. Raises `ObjectNotFoundError`."""
+    """Return the record that dropped a table. Raises `ObjectNotFoundError` if a later record was deleted."""
     for version in range(log.state.version, 0, -1):
         record, _ = read_record(storage, log.table_uuid, version)
         if any(isinstance(action, Drop) for action in record.actions):
@@ -91,9 +91,9 @@ def _drop_of(storage: Storage, log: CommitLog) -> Record | None:
 
 
 def follow_replacements(storage: Storage, world: World, log: CommitLog) -> CommitLog:
-    """Return the log, read to its tail, or that of the table that finally replaced its table.
+    """Return the log of the table, or of its last successor, read to the tail.
 
-    Raises as `CommitLog.refresh`.
+    Raises the errors of `CommitLog.refresh`.
     """
     state = log.refresh()
     while state.dropped and state.successor is not None:
@@ -103,31 +103,30 @@ def follow_replacements(storage: Storage, world: World, log: CommitLog) -> Commi
 
 
 def commit_replacement(storage: Storage, world: World, path: TablePath, old: CommitLog, new: CommitLog) -> None:
-    """Replace the table with this name by one without a name. **Commit point:** see the module.
+    """Replace the table with this name by a table without a name. **Commit point:** the drop record of the old table.
 
-    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or if the new
-    one waited so long that maintenance dropped it. The name is unchanged then.
+    Raises `CommitConflictError` if the old table was dropped, renamed or replaced since it was opened, or if
+    maintenance dropped the new table. The name is unchanged then.
     """
 
     def is_replaceable(state: TableState) -> bool:
         return not state.dropped and state.name == str(path)
 
-    # A new record resets its age, so that maintenance does not take it for an abandoned table.
+    # A new record resets the table's age, so that maintenance does not treat it as abandoned.
     new.commit(lambda state, _time_ms: (Rename(state.name),) if is_replaceable(state) else ())
     if not is_replaceable(new.state):
-        raise CommitConflictError(f"the table that should replace {path} waited too long and was cleaned up; try again")
+        raise CommitConflictError(f"the new table for {path} was cleaned up before it replaced the old table; retry")
     old.commit(lambda state, _time_ms: (Drop(new.table_uuid),) if is_replaceable(state) else ())
     if old.state.successor != new.table_uuid:
         raise CommitConflictError(
-            f"table {path} was dropped, renamed or replaced by another while it was being replaced; nothing was "
-            "changed, run it again"
+            f"table {path} was concurrently dropped, renamed or replaced; nothing was changed, retry"
         )
     with log_post_commit_errors(logger, "moving the name", path):
         update_replaced_name(storage, world, old)
 
 
 def update_replaced_name(storage: Storage, world: World, log: CommitLog) -> None:
-    """Point the name of a replaced table to its successor, unless that was done. Uses the known state of its log."""
+    """Point the name of a replaced table to its successor, if it still points to the table. Does not read the log."""
     state = log.state
     if not state.dropped or state.successor is None:
         return
@@ -143,14 +142,14 @@ def update_replaced_name(storage: Storage, world: World, log: CommitLog) -> None
 
 
 def is_named(state: TableState, path: TablePath) -> bool:
-    """Return whether a pointer of this name to the table counts."""
+    """Return whether a pointer of this name to the table counts: the table must have that name."""
     return not state.dropped and state.name == str(path)
 
 
 def free_name(storage: Storage, world: World, path: TablePath, pointer: NamePointer) -> bool:
-    """Make sure that the name points to no table or view, and abort renames that would give it.
+    """Abort renames in progress to this name. Return whether the name then points to no table or view.
 
-    Returns False if it does point to one. A damaged table keeps its name.
+    A damaged table retains its name.
     """
     if pointer.renaming is not None:
         return names.finish_view_renaming(storage, world, pointer.renaming)
@@ -167,15 +166,15 @@ def free_name(storage: Storage, world: World, path: TablePath, pointer: NamePoin
     except TableNotFoundError:  # dropped, and its files were deleted
         return True
     except CorruptDataError as error:
-        logger.warning("the name %s points to a damaged table and stays taken: %s", path, error)
+        logger.warning("the name %s remains taken, because it points to a damaged table: %s", path, error)
         return False
 
 
 def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: TablePath) -> bool:
-    """Rename the table. Return False if the new name is taken by another table.
+    """Rename the table. Return False if another table has the new name.
 
     Raises `TableNotFoundError` if the table no longer has the old name, `CommitConflictError` after too many lost races
-    for the new one. After `StorageError` and `CommitStateUnknownError` the table has one of the two names; a retry is
+    for the new name. After `StorageError` and `CommitStateUnknownError` the table has one of the two names; a retry is
     safe.
     """
     old_pointer = names.resolve(storage, old)
@@ -187,7 +186,7 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
 
 
 def undrop(storage: Storage, world: World, log: CommitLog, path: TablePath) -> bool:
-    """Restore a dropped table under this name. Return False if it is taken by another table.
+    """Restore a dropped table under this name. Return False if another table has the name.
 
     Raises `TableNotFoundError` if the table is not dropped or its files are being deleted, `CommitConflictError` after
     too many lost races for the name. After `StorageError` and `CommitStateUnknownError` the table is dropped or
@@ -205,9 +204,7 @@ def _give_name(
     action: Action,
     require: Callable[[TableState], None],
 ) -> bool:
-    """Point the name to the table and commit the record that makes the pointer count. Return False if the name is
-    taken.
-    """
+    """Point the name to the table, then commit ``action``: the pointer counts. Return False if the name is taken."""
     for _ in range(RACES_MAX):
         state = log.refresh()
         require(state)
@@ -215,13 +212,13 @@ def _give_name(
         if not free_name(storage, world, new, pointer):
             return False
         if pointer.uuid == state.table_uuid:
-            state = log.refresh()  # `free_name` just aborted an earlier attempt with this table
+            state = log.refresh()  # `free_name` has aborted an earlier attempt with this table
             require(state)
         if not names.point(storage, new, pointer, state.table_uuid, world):
             continue
         if _commit(log, state, action, require):
             return True
-    raise CommitConflictError(f"naming a table {new} lost {RACES_MAX} races for the name; try again")
+    raise CommitConflictError(f"cannot name a table {new}: lost {RACES_MAX} races for the name; retry")
 
 
 def _require_name(state: TableState, path: TablePath) -> None:
@@ -236,24 +233,24 @@ def _require_dropped(state: TableState) -> None:
         raise TableNotFoundError(f"table {state.name} ({state.table_uuid}) is not dropped; nothing was changed")
     if state.buried:
         raise TableNotFoundError(
-            f"table {state.name} ({state.table_uuid}) was dropped longer ago than the grace period, and its files "
-            "are being deleted: it cannot be brought back"
+            f"cannot undrop table {state.name} ({state.table_uuid}): it was dropped longer ago than the grace period, "
+            "and its files are being deleted"
         )
 
 
 def _commit(log: CommitLog, start: TableState, action: Action, require: Callable[[TableState], None]) -> bool:
     """Commit the action. Return False if the table was renamed, or the new name taken, since ``start``."""
-    happened = False
+    is_unchanged = False
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-        nonlocal happened
-        happened = state.named == start.named
-        if happened:
+        nonlocal is_unchanged
+        is_unchanged = state.named == start.named
+        if is_unchanged:
             require(state)
-        return (action,) if happened else ()
+        return (action,) if is_unchanged else ()
 
     log.commit(plan)
-    return happened
+    return is_unchanged
 
 
 # -- views ------------------------------------------------------------------------------------------------------------
@@ -268,10 +265,10 @@ def require_view(storage: Storage, path: TablePath) -> ViewEntry:
 
 
 def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry, *, replace: bool) -> None:
-    """Point the name to the view.
+    """Create a view with this name.
 
-    Raises `TableExistsError` if it points to a table, or without ``replace`` to a view; `CommitConflictError` after too
-    many lost races.
+    Raises `TableExistsError` if the name belongs to a table or, without ``replace``, to a view. Raises
+    `CommitConflictError` after too many lost races.
     """
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
@@ -283,7 +280,7 @@ def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry
 
 
 def replace_view(storage: Storage, world: World, path: TablePath, view: ViewEntry) -> None:
-    """Point the name of a view to this one. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `CommitConflictError`."""
+    """Replace the view of the name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``), `CommitConflictError`."""
     for _ in range(RACES_MAX):
         pointer = names.resolve(storage, path)
         if pointer.view is None:
@@ -327,7 +324,7 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
 def name_is_view_error(path: TablePath, url: str) -> TableNotFoundError:
     """Return the error for a caller that expects a table under the name of a view."""
     return TableNotFoundError(
-        f"{path} of {url} is a view, not a table: query it in SQL of Spark from 4.2 on, with the catalog class "
+        f"{path} of {url} is a view, not a table; query it in SQL of Spark 4.2 or later, with the catalog class "
         "io.streamhouse.spark.StreamhouseViewCatalog, which sh.configure chooses; drop it with DROP VIEW",
         condition="NAME_IS_VIEW",
     )
@@ -344,10 +341,10 @@ def _name_taken_error(storage: Storage, path: TablePath, *, is_view: bool) -> Ta
 def _absent(storage: Storage, path: TablePath, pointer: names.NamePointer) -> TableNotFoundError:
     moved = f"; it was renamed to {pointer.moved_to}" if pointer.moved_to is not None else ""
     return TableNotFoundError(
-        f"view {path} does not exist in {storage.url}{moved}; SHOW VIEWS lists those there",
+        f"view {path} does not exist in {storage.url}{moved}; SHOW VIEWS lists the existing views",
         condition="VIEW_NOT_FOUND",
     )
 
 
 def _conflict(doing: str, path: TablePath) -> CommitConflictError:
-    return CommitConflictError(f"{doing} the view {path} lost {RACES_MAX} races for its name; try again")
+    return CommitConflictError(f"{doing} the view {path} lost {RACES_MAX} races for its name; retry")

@@ -57,9 +57,9 @@ DropLake = Callable[[TableState], None]
 def clean_dropped(
     storage: Storage, world: World, drop_lake: DropLake, *, grace_ms: int, dry_run: bool = False
 ) -> CleanReport:
-    """Move every table that is dropped, or was never named, one step further. ``deleted`` lists files.
+    """Run the next step for every table that is dropped, or was never named. Return the deleted files.
 
-    Unreadable tables are skipped, with the reason in ``skipped``.
+    Unreadable tables are skipped; `CleanReport.skipped` has the reasons.
     """
     check_grace(grace_ms)
     report = CleanReport(dry_run)
@@ -71,13 +71,13 @@ def clean_dropped(
             elif tombstone_ms + grace_ms <= storage.now_ms():
                 _delete_files(storage, uuid, drop_lake, report)
         except StreamhouseError as error:
-            logger.warning("table %s is left as it is: %s", uuid, error)
+            logger.warning("dropped table %s is skipped: %s", uuid, error)
             report.skipped[uuid] = str(error)
     return report
 
 
 def _read_drop_watermark(storage: Storage, uuid: str) -> tuple[int, int | None]:
-    """Return the index of the latest watermark, and its time if it is a tombstone."""
+    """Return the index of the latest low watermark, and its time if it is a tombstone."""
     index, watermark = find_latest_watermark(storage, uuid)
     return index, watermark.time_ms if watermark is not None and watermark.number >= DROPPED_WATERMARK else None
 
@@ -96,14 +96,14 @@ def _put_tombstone(
         update_replaced_name(storage, world, log)
     old = state.time_ms + grace_ms <= storage.now_ms()
     if state.dropped and old and (live := list_live_clones(storage, state)):
-        report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop these first"
+        report.skipped[uuid] = f"{state.name} has {len(live)} clones, which read files of its lake; drop the clones"
         return
     if report.dry_run or not (old or state.buried):
         return
     clones = list_clones(state)
 
     def plan(current: TableState, time_ms: int) -> Sequence[Action]:
-        # Checked by each attempt: the table may have been undropped, or named and filled by a creator that woke up.
+        # Checked by each attempt: the table may have been undropped, or a suspended creator may have named it.
         if current.buried or current.time_ms + grace_ms > time_ms:
             return ()
         if current.dropped:
@@ -125,7 +125,7 @@ def _is_named(storage: Storage, world: World, state: TableState) -> bool:
     uuid = resolve(storage, TablePath(database, table)).uuid
     if uuid is None or uuid == state.table_uuid:
         return uuid is not None
-    with suppress(TableNotFoundError):  # the name points to a table whose files were deleted
+    with suppress(TableNotFoundError):  # raised if the name points to a table whose files were deleted
         return follow_replacements(storage, world, CommitLog(storage, uuid, world)).table_uuid == state.table_uuid
     return False
 
@@ -145,7 +145,7 @@ def _delete_files(storage: Storage, uuid: str, drop_lake: DropLake, report: Clea
 
 
 def _last_state(storage: Storage, uuid: str) -> TableState | None:
-    """Return the last state of the remaining records, ignoring the tombstone; None if they were deleted."""
+    """Return the last state of the remaining records, ignoring the tombstone; None if no record remains."""
     state = read_latest_checkpoint(storage, uuid)
     if state is not None:
         return state
@@ -155,12 +155,12 @@ def _last_state(storage: Storage, uuid: str) -> TableState | None:
 
 
 def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
-    """Return whether a log was never completed: its creator died between the first record and the checkpoint.
+    """Return whether a log was never completed, because its creator died before it put the checkpoint.
 
-    The log of a clone or a branch starts after a version of a table. Its first record is not one that creates a table;
-    the checkpoint that completes the log comes after it. A creator that died in between, or after the manifest of a
-    first record, leaves one small object, which no reader takes for a table. False unless the log consists only of such
-    a start, last written at ``before_ms`` or earlier: the rest of a damaged table may be restored.
+    The log of a clone or a branch starts after a version of a table. Its first record does not create a table; a
+    checkpoint after it completes the log. A creator that dies between the two, or after it put the manifest of a first
+    record, leaves one small object, which readers ignore. Returns False if the log has other files, because a damaged
+    table may be restored, or if a file was written after ``before_ms``.
     """
     infos = [info for info in storage.list(table_prefix(uuid)) if not info.key.rpartition("/")[2].startswith(".")]
     if not infos or any(info.modified_ms > before_ms for info in infos):
@@ -170,17 +170,16 @@ def is_unfinished(storage: Storage, uuid: str, before_ms: int) -> bool:
     if len(numbers) > 1:
         return False
     keys = {manifest_key(uuid, uuid), *(commit_key(uuid, number) for number in numbers)}
-    return {info.key for info in infos} <= keys and all(_begins(storage, uuid, number) for number in numbers)
+    return {info.key for info in infos} <= keys and all(_is_first_record(storage, uuid, number) for number in numbers)
 
 
-def _begins(storage: Storage, uuid: str, number: int) -> bool:
-    """Return whether a record is the first one of a clone or a branch, and has no rows."""
+def _is_first_record(storage: Storage, uuid: str, number: int) -> bool:
+    """Return whether a record is the first record of a clone or a branch, and has no rows."""
     try:
         record, _ = read_record(storage, uuid, number)
     except (ObjectNotFoundError, CorruptDataError, FormatVersionError):  # deleted concurrently, or unreadable
         return False
-    return number > 1 and len(record.actions) == 1 and all(map(_is_beginning, record.actions))
-
-
-def _is_beginning(action: Action) -> bool:
+    if number == 1 or len(record.actions) != 1:
+        return False
+    (action,) = record.actions
     return isinstance(action, Rename) or (isinstance(action, SetProperties) and set(action.changed) == {BRANCH})

@@ -1,25 +1,26 @@
 """Deletes files that no reader or writer can need any more. The log decides, and a grace period passes before deletion.
 
-=====================  ==========================================  ========================================
-file                   condemned by                                deleted
-=====================  ==========================================  ========================================
-replaced, trimmed      the replace or trim record itself           the grace after that record
-state of a tag         the record that drops the tag; of a clone   the grace after that record
-                       that is buried, see `catalog.branches`
-left out of the        the record that sets the archive            the grace after that record
+=====================  ==========================================  =======================================
+file                   condemned by                                deleted one grace period after
+=====================  ==========================================  =======================================
+replaced, trimmed      the replace or trim record                  that record
+state of a tag         the record that drops the tag, or the tag   that record
+                       of a buried clone (`catalog.branches`)
+removed from the       the record that sets the archive            that record
 change archive
-orphan                 a condemn record, once the file is older    the grace after that record
-                       than the grace and no record names it
-commit record          a watermark above it                            the grace after the watermark
-checkpoint             two newer, whole ones at or above a watermark   the grace after the watermark
-watermark                  a newer one, see `log/low_watermark.py`    at once
-temporary file         nothing: it can only be its writer's        the grace after it was last written
-=====================  ==========================================  ========================================
+orphan                 a condemn record, if no record names the    that record
+                       file and it is older than the grace period
+commit record          a low watermark above it                    the low watermark
+checkpoint             two later, whole checkpoints at or above a  the low watermark
+                       low watermark
+low watermark          a later one (`log.low_watermark`)           no grace period: deleted immediately
+temporary file         nothing: only its writer can use it         the last write to it
+=====================  ==========================================  =======================================
 
-Files that the state of a tag names are retained as long as the tag, and a grace period longer. A late writer finds its
-segment condemned, or its record number below the watermark, and writes again. Every step may be interrupted and
-repeated. Listings only find candidates; the log decides about each of them. Records may be voided and deleted only
-below two verified checkpoints.
+Files that the state of a tag names are retained until one grace period after the tag is dropped. A late writer finds
+that its segment is condemned, or that its record number is below the low watermark, and writes again. Every step may be
+interrupted and repeated. Listings only find candidates; the log decides about each candidate. Records are voided and
+deleted only below two verified checkpoints.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from streamhouse_spark.core.warehouse_layout import (
     tags_prefix,
 )
 from streamhouse_spark.errors import CorruptDataError, FormatVersionError, InvalidOptionError, ObjectNotFoundError
-from streamhouse_spark.log.actions import Action, ConfirmDeleted, DropTag, MarkOrphans
+from streamhouse_spark.log.actions import ConfirmDeleted, DropTag, MarkOrphans
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_first_record_to_archive
 from streamhouse_spark.log.catalog.branches import forget_deleted_clones
 from streamhouse_spark.log.checkpoint import as_stored, list_checkpoints, read_checkpoint, read_tagged_object
@@ -63,9 +64,9 @@ ORPHAN_MEMORY_MS = 7 * 24 * 3600 * 1000
 WATERMARK_STEP_MIN = 50
 _FOLDERS = (segments_prefix, manifests_prefix, tags_prefix)
 CHECKPOINTS_KEPT = 2
-"""Number of checkpoints retained at or above the watermark, so that the table survives damage to one."""
+"""Number of checkpoints retained at or above the low watermark, so that the table survives damage to one checkpoint."""
 _RECORDS_AHEAD: Final = 64
-"""Records that are prefetched at once, and held in memory."""
+"""Records that are prefetched together, and held in memory."""
 
 
 @dataclass(slots=True)
@@ -95,60 +96,78 @@ def check_grace(grace_ms: int) -> None:
 def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run: bool = False) -> CleanReport:
     """Delete files that were condemned a grace period ago, then condemn files that are no longer needed.
 
-    Raises `InvalidOptionError` for a grace period below ten minutes, which could not protect active writers and
+    Raises `InvalidOptionError` for a grace period below ten minutes, which would not protect active writers and
     readers.
     """
     check_grace(grace_ms)
-    report = CleanReport(dry_run)
-    state, watermark, listed = _read_and_list(log, storage)
-    now_ms = storage.now_ms()
-    _untag_expired(log, state, now_ms, report)
-    report.untagged.extend(forget_deleted_clones(log, storage, state, dry_run=dry_run))
-    _delete_marked(log, storage, state, now_ms, grace_ms, report)
-    _delete_records(log, storage, listed, now_ms, grace_ms, report)
-    _delete_temporary(log, storage, now_ms, grace_ms, report)
-    _mark_orphans(log, storage, listed, watermark, now_ms, grace_ms, report)
-    _advance_start(log, storage, listed, watermark, report)
-    return report
+    run = _start_run(log, storage, grace_ms, dry_run=dry_run)
+    _untag_expired(run)
+    run.report.untagged.extend(forget_deleted_clones(log, storage, run.state, dry_run=dry_run))
+    _delete_marked(run)
+    _delete_records(run)
+    _delete_temporary(run)
+    _mark_orphans(run)
+    _advance_start(run)
+    return run.report
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
-    """The content of a log's folders before anything was deleted: candidates, about which the log decides."""
+class _Run:
+    """A run of `clean`, with the content of the log before anything was deleted."""
 
+    log: CommitLog
+    storage: Storage
+    grace_ms: int
+    report: CleanReport
+    now_ms: int
+    state: TableState
+    watermark: int
+    """The low watermark."""
     records: Sequence[int]
     checkpoints: Sequence[int]
     objects: Sequence[ObjectInfo]
     """Segments, manifests and states of tags."""
 
+    @property
+    def table_uuid(self) -> str:
+        return self.log.table_uuid
 
-def _read_and_list(log: CommitLog, storage: Storage) -> tuple[TableState, int, _Listed]:
-    """Return the latest state, the latest watermark and the content of the folders, in the time of one request."""
+    def is_due(self, time_ms: int) -> bool:
+        """Return whether the grace period that started at ``time_ms`` has ended."""
+        return time_ms + self.grace_ms <= self.now_ms
+
+
+def _start_run(log: CommitLog, storage: Storage, grace_ms: int, *, dry_run: bool) -> _Run:
+    """Read the latest state, the low watermark and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
-    looks: list[Callable[[], Any]] = [
+    reads: list[Callable[[], Any]] = [
         log.refresh,
         log.refresh_low_watermark,
         lambda: parse_numbers(storage.list_names(commits_prefix(uuid))),
         lambda: list_checkpoints(storage, uuid),
         *(partial(storage.list, prefix_of(uuid)) for prefix_of in _FOLDERS),
     ]
-    state, watermark, records, checkpoints, *objects = map_with_store_concurrency(storage, lambda look: look(), looks)
-    return state, watermark, _Listed(records, checkpoints, [info for listing in objects for info in listing])
+    state, watermark, records, checkpoints, *listings = map_with_store_concurrency(storage, lambda read: read(), reads)
+    objects = [info for listing in listings for info in listing]
+    report = CleanReport(dry_run)
+    return _Run(log, storage, grace_ms, report, storage.now_ms(), state, watermark, records, checkpoints, objects)
 
 
-def _delete(storage: Storage, keys: Sequence[str], report: CleanReport) -> None:
-    report.deleted.extend(keys)
-    if not report.dry_run:
-        delete_all(storage, keys)
+def _delete(run: _Run, keys: Sequence[str]) -> None:
+    run.report.deleted.extend(keys)
+    if not run.report.dry_run:
+        delete_all(run.storage, keys)
 
 
-def _untag_expired(log: CommitLog, state: TableState, now_ms: int, report: CleanReport) -> None:
+def _untag_expired(run: _Run) -> None:
     def expired(state: TableState) -> tuple[str, ...]:
-        return tuple(name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= now_ms)
+        return tuple(
+            name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= run.now_ms
+        )
 
-    report.untagged.extend(expired(state))
-    if report.untagged and not report.dry_run:
-        log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
+    run.report.untagged.extend(expired(run.state))
+    if run.report.untagged and not run.report.dry_run:
+        run.log.commit(lambda current, _: (DropTag(names),) if (names := expired(current)) else ())
 
 
 def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[str]:
@@ -165,79 +184,66 @@ def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[st
     return {key for tagged in states for key in list_referenced_keys(tagged)}
 
 
-def _delete_marked(
-    log: CommitLog, storage: Storage, state: TableState, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    passed = [key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms]
-    tagged = _list_tag_keys(storage, state, set(passed))
+def _delete_marked(run: _Run) -> None:
+    condemned = run.state.condemned
+    passed = [key for key, c in condemned.items() if run.is_due(c.time_ms)]
+    tagged = _list_tag_keys(run.storage, run.state, set(passed))
     due = [key for key in passed if key not in tagged]
-    _delete(storage, due, report)
+    _delete(run, due)
     forgettable = tuple(
-        k for k in due if not state.condemned[k].orphan or state.condemned[k].time_ms + ORPHAN_MEMORY_MS <= now_ms
+        key for key in due if not condemned[key].orphan or condemned[key].time_ms + ORPHAN_MEMORY_MS <= run.now_ms
     )
-    if forgettable and not report.dry_run:
-        log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
+    if forgettable and not run.report.dry_run:
+        run.log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
 
 
-def _delete_records(
-    log: CommitLog, storage: Storage, listed: _Listed, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    effective = find_watermark_before(storage, log.table_uuid, log.watermark_index, now_ms - grace_ms)
+def _delete_records(run: _Run) -> None:
+    log, uuid = run.log, run.table_uuid
+    effective = find_watermark_before(run.storage, uuid, log.watermark_index, run.now_ms - run.grace_ms)
     if not effective:
         return
-    records = [commit_key(log.table_uuid, n) for n in listed.records if n < effective]
-    superseded = listed.checkpoints[:-CHECKPOINTS_KEPT]
-    checkpoints = [checkpoint_key(log.table_uuid, n) for n in superseded if n < effective]
+    records = [commit_key(uuid, n) for n in run.records if n < effective]
+    checkpoints = [checkpoint_key(uuid, n) for n in run.checkpoints[:-CHECKPOINTS_KEPT] if n < effective]
     if not records and not checkpoints:
         return
-    if not has_whole_checkpoints(storage, log.table_uuid, listed.checkpoints, at_least=log.refresh_low_watermark() - 1):
+    if not has_whole_checkpoints(run.storage, uuid, run.checkpoints, at_least=log.refresh_low_watermark() - 1):
         logger.error(
-            "%s: fewer than two checkpoints at its watermark are whole, so no record is deleted", log.state.name
+            "%s: fewer than two checkpoints at its low watermark are whole, so no record is deleted", log.state.name
         )
         return
-    state = log.refresh()  # records with rows of a tag were above every watermark when the tag was made
-    due = {key for key, c in state.condemned.items() if c.time_ms + grace_ms <= now_ms}
-    tagged = _list_tag_keys(storage, state, due)
-    _delete(storage, [*(key for key in records if key not in tagged), *checkpoints], report)
+    state = log.refresh()  # records with rows of a tag were above the low watermark when the tag was created
+    due = {key for key, c in state.condemned.items() if run.is_due(c.time_ms)}
+    tagged = _list_tag_keys(run.storage, state, due)
+    _delete(run, [*(key for key in records if key not in tagged), *checkpoints])
 
 
-def _delete_temporary(log: CommitLog, storage: Storage, now_ms: int, grace_ms: int, report: CleanReport) -> None:
-    list_temporary = getattr(storage, "list_temporary", None)
+def _delete_temporary(run: _Run) -> None:
+    list_temporary = getattr(run.storage, "list_temporary", None)
     if list_temporary is not None:
-        temporary = list_temporary(table_prefix(log.table_uuid))
-        _delete(storage, [i.key for i in temporary if i.modified_ms + grace_ms <= now_ms], report)
+        temporary = list_temporary(table_prefix(run.table_uuid))
+        _delete(run, [info.key for info in temporary if run.is_due(info.modified_ms)])
 
 
-def _mark_orphans(
-    log: CommitLog, storage: Storage, listed: _Listed, watermark: int, now_ms: int, grace_ms: int, report: CleanReport
-) -> None:
-    deleted = set(report.deleted)
-    old = [i.key for i in listed.objects if i.modified_ms + grace_ms <= now_ms and i.key not in deleted]
+def _mark_orphans(run: _Run) -> None:
+    deleted = set(run.report.deleted)
+    old = [info.key for info in run.objects if run.is_due(info.modified_ms) and info.key not in deleted]
+    archive_keys = ArchiveObjectKeys(run.storage)
 
     def orphans(state: TableState) -> tuple[str, ...]:
-        named = list_referenced_keys(state) | manifest_keys(state, at_least=watermark) | of_archive(state)
-        return tuple(k for k in old if k not in named and k not in state.condemned)
+        named = list_referenced_keys(state) | manifest_keys(state, at_least=run.watermark) | archive_keys(state)
+        return tuple(key for key in old if key not in named and key not in state.condemned)
 
-    of_archive = ArchiveObjectKeys(storage)
-    report.condemned.extend(orphans(log.state))
-    if report.condemned and not report.dry_run:
-
-        def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
-            keys = orphans(state)
-            return (MarkOrphans(keys),) if keys else ()
-
-        log.commit(plan)
+    run.report.condemned.extend(orphans(run.log.state))
+    if run.report.condemned and not run.report.dry_run:
+        run.log.commit(lambda current, _: (MarkOrphans(keys),) if (keys := orphans(current)) else ())
 
 
-def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: int, report: CleanReport) -> None:
-    """Void the records that two verified checkpoints make superfluous and that hold no live rows.
-
-    ``newest`` is the watermark at the start of this run.
-    """
-    checkpoints = listed.checkpoints
-    superfluous = list_superfluous_watermarks(storage, log.table_uuid, log.watermark_index)
-    _delete(storage, superfluous, report)
-    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < newest + WATERMARK_STEP_MIN:
+def _advance_start(run: _Run) -> None:
+    """Void the records without live rows that two verified checkpoints make superfluous."""
+    log, storage, checkpoints = run.log, run.storage, run.checkpoints
+    _delete(run, list_superfluous_watermarks(storage, run.table_uuid, log.watermark_index))
+    step_end = run.watermark + WATERMARK_STEP_MIN
+    if len(checkpoints) < CHECKPOINTS_KEPT or checkpoints[-CHECKPOINTS_KEPT] < step_end:
         return
     state = log.refresh()
     verified = verify_checkpoints(storage, state, checkpoints)
@@ -247,11 +253,9 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
     watermark = min(number for number in needed if number is not None)
     if watermark < log.refresh_low_watermark() + WATERMARK_STEP_MIN:
         return
-    report.watermark = watermark
-    if not report.dry_run:
-        write_low_watermark(
-            storage, log.table_uuid, log.watermark_index + 1, watermark
-        )  # no effect if another process put this watermark
+    run.report.watermark = watermark
+    if not run.report.dry_run:  # no effect if another process put this low watermark
+        write_low_watermark(storage, run.table_uuid, log.watermark_index + 1, watermark)
 
 
 # -- verified checkpoints ---------------------------------------------------------------------------------------------
@@ -260,8 +264,8 @@ def _advance_start(log: CommitLog, storage: Storage, listed: _Listed, newest: in
 def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int] | None = None) -> list[TableState]:
     """Return the latest `CHECKPOINTS_KEPT` checkpoints that are whole and correct, the latest first.
 
-    A checkpoint is correct if folding the records after it yields the next later one; the last must yield ``state``.
-    Others are logged and skipped. ``listed`` are the numbers of existing checkpoints.
+    A checkpoint is correct if folding the records after it yields the next correct checkpoint, or ``state`` for the
+    latest. Incorrect checkpoints are logged and skipped. ``listed`` are the numbers of existing checkpoints.
     """
     verified: list[TableState] = []
     newer = as_stored(state)
@@ -272,7 +276,7 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
         if stored is None:
             continue
         if _fold_records(storage, stored, newer.version) != newer:
-            logger.error("checkpoint %d of %s does not say what the records say; delete this file", number, state.name)
+            logger.error("checkpoint %d of %s differs from the state of the records; delete it", number, state.name)
             continue
         verified.append(stored)
         newer = stored
@@ -282,7 +286,7 @@ def verify_checkpoints(storage: Storage, state: TableState, listed: Sequence[int
 
 
 def has_whole_checkpoints(storage: Storage, table_uuid: str, listed: Sequence[int], *, at_least: int) -> bool:
-    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints at this record or later can be read now."""
+    """Return whether `CHECKPOINTS_KEPT` of the ``listed`` checkpoints from record ``at_least`` can be read."""
     whole = 0
     for number in reversed(listed):
         if number < at_least or whole == CHECKPOINTS_KEPT:
@@ -297,7 +301,7 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
     except ObjectNotFoundError:  # another process deleted it, after the grace period
         return None
     except (CorruptDataError, FormatVersionError) as error:
-        logger.warning("a checkpoint does not count: %s", error)
+        logger.warning("a checkpoint is skipped: %s", error)
         return None
 
 

@@ -1,10 +1,9 @@
 """Retention: how far the start of each bucket may advance, and which transaction entries are compacted.
 
-The limits of trimming are the time to live or the age of partitions (`AutoPartition`), **and**, if the table has a
-lake, the offsets of the recorded lake snapshot, **and** the end of the change archive, if the table has one, **and**
-the position of each named consumer that reported within `CONSUMER_LIMIT_MS`. Pure, except for the functions whose
-commit point is one record. No files are deleted here: the record condemns them, and maintenance deletes them after the
-grace period, so that readers of an earlier state continue.
+Segments are trimmed by their age or that of their partitions (`AutoPartition`). Trimming never passes the offsets of
+the recorded lake snapshot, the end of the change archive, or the position of a named consumer that reported within
+`CONSUMER_LIMIT_MS`. The trim record condemns files. Maintenance deletes them after the grace period, so that readers of
+an earlier state can finish.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ CONSUMER_LIMIT_MS = 7 * 24 * 3600 * 1000
 
 
 def effective_times_ms(segments: Sequence[Segment]) -> list[int]:
-    """Return for each segment the latest time at which its last row can have been committed, never decreasing.
+    """Return for each segment the latest possible commit time of its last row, in ascending order.
 
-    Rows were committed in offset order, so a later, smaller time corrects a clock that ran ahead. One record from the
-    future neither expires nor retains other rows.
+    Rows were committed in offset order. A smaller time of a later row therefore shows that an earlier clock was fast. A
+    single record with a wrong time neither expires nor retains other rows.
     """
     times: list[int] = []
     latest = None
@@ -48,40 +47,37 @@ def plan_trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Return bucket → new start, for the buckets whose start advances. ``ttl_ms`` 0 retains rows without a time limit.
+    """Return bucket → new start, for the buckets whose start advances.
 
-    A segment is trimmed when it is older than ``ttl_ms``, or when all its rows are known to be in expired partitions,
-    and every segment before it is trimmed too. Rows of expired partitions therefore wait for the rows before them.
+    A segment is trimmed if every segment before it is trimmed, and if it is older than ``ttl_ms``, or all its rows are
+    known to be in expired partitions. ``ttl_ms`` 0 means no time limit. Rows of expired partitions therefore remain
+    until the rows before them are trimmed. Trimming stops at the ``limits``, 0 for a bucket without an entry.
 
-    ``limits`` are offsets that no bucket is trimmed beyond, 0 for a bucket without an entry.
-
-    A primary-key table is not trimmed beyond its latest snapshot by key, because current rows are computed from that
+    A primary-key table is not trimmed beyond its latest KV snapshot, because current rows are computed from that
     snapshot and all later changes. With ``table.changelog.retention`` only changes in the change archive are trimmed.
 
-    A disabled lake that held rows still limits trimming: the union read must connect to it without a gap, also after a
-    truncation.
+    A disabled lake still limits trimming if it held rows: the union read needs the log from the end of the lake's
+    rows, also after a truncation.
     """
     if ttl_ms <= 0 and auto_partition is None:
         return {}
     in_lake = lake_enabled or state.recorded_lake is not None
     active = [c for c in state.consumers.values() if ttl_ms <= 0 or c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]
 
-    def waiting(bucket: int, end: int) -> list[int]:
-        return [end, *(c.offsets.get(bucket, 0) for c in active)]
-
-    keeps_changes, held = state.parsed.changelog_retention_ms is not None, usable_archive(state)
+    archives_changes, archive = state.parsed.changelog_retention_ms is not None, usable_archive(state)
     starts = {}
     for bucket, log in state.buckets.items():
-        limit = min(state.lake_offset(bucket) if in_lake else log.end, *waiting(bucket, log.end))
+        consumed = (consumer.offsets.get(bucket, 0) for consumer in active)
+        limit = min(state.lake_offset(bucket) if in_lake else log.end, log.end, *consumed)
         if limits is not None:
             limit = min(limit, limits.get(bucket, 0))
         if state.primary_key:
             limit = min(limit, state.snapshots[bucket].offset if bucket in state.snapshots else log.start)
-        if keeps_changes:
-            limit = min(limit, held.end(bucket) if held else log.start)
+        if archives_changes:
+            limit = min(limit, archive.end(bucket) if archive else log.start)
         start = log.start
         for segment, time_ms in zip(log.segments, effective_times_ms(log.segments), strict=True):
-            # A later record from a clock that ran behind makes rows look old: use their own times if plausible.
+            # A later record of a slow clock makes rows look old: use their own times if plausible.
             own_ms = segment.time_runs[1]
             newest_ms = int(own_ms[own_ms <= now_ms].max(initial=time_ms))
             is_old = ttl_ms > 0 and newest_ms <= now_ms - ttl_ms
@@ -97,7 +93,7 @@ def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPar
     if rule is None:
         return False
     columns = partition_columns_at(state.former_partitionings, state.partition_by, segment.schema_id)
-    if rule.column not in columns:  # the table had another partition spec then
+    if rule.column not in columns:  # the segment has another partition spec
         return False
     return replace(rule, place=columns.index(rule.column)).all_expired(segment.partitions, now_ms)
 
@@ -105,7 +101,7 @@ def _has_expired(state: TableState, segment: Segment, now_ms: int, rule: AutoPar
 def is_trimmed(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> bool:
-    """Return whether `plan_trim` returns anything, without limits of the lake."""
+    """Return whether `plan_trim` trims any bucket without ``limits``."""
     return bool(plan_trim(state, now_ms, ttl_ms, lake_enabled=lake_enabled, auto_partition=auto_partition))
 
 
@@ -117,7 +113,7 @@ def trim(
     limits: Mapping[int, int] | None = None,
     auto_partition: AutoPartition | None = None,
 ) -> dict[int, int]:
-    """Commit the trimming that `plan_trim` allows. Return the new starts, empty if there was nothing to trim."""
+    """Commit the result of `plan_trim`. Return the new starts, empty if nothing was trimmed."""
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:
         starts = plan_trim(
@@ -131,7 +127,7 @@ def trim(
 
 
 def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[str, ...]:
-    """Return the application ids whose writers have not written for longer than ``ttl_ms``; empty if that is 0."""
+    """Return the application ids whose writers have not written for ``ttl_ms``; empty if ``ttl_ms`` is 0."""
     if ttl_ms <= 0:
         return ()
     return tuple(app_id for app_id, entry in state.transactions.items() if entry.time_ms <= now_ms - ttl_ms)
@@ -140,8 +136,8 @@ def find_due_transactions(state: TableState, now_ms: int, ttl_ms: int) -> tuple[
 def expire_transactions(log: CommitLog, ttl_ms: int) -> int:
     """Compact the due transactions to their last versions. Return their number.
 
-    **Commit point:** one record, or none if nothing is due. The clock only decides when an entry is compacted: every
-    version is stored once before and after.
+    **Commit point:** one record, or none if nothing is due. The clock only decides when an entry is compacted. A
+    repeated version is detected before and after that.
     """
 
     def plan(state: TableState, time_ms: int) -> Sequence[Action]:

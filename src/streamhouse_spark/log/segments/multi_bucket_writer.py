@@ -38,6 +38,21 @@ ALIGNMENT_BYTES = 64
 T = TypeVar("T")
 
 
+def pack_by_size(items: Iterable[T], size_bytes: Callable[[T], int], bytes_max: int) -> Iterator[tuple[T, ...]]:
+    """Yield groups of consecutive items of at most ``bytes_max``. A larger item is a separate group."""
+    group: list[T] = []
+    group_bytes = 0
+    for item in items:
+        item_bytes = size_bytes(item)
+        if group and group_bytes + item_bytes > bytes_max:
+            yield tuple(group)
+            group, group_bytes = [], 0
+        group.append(item)
+        group_bytes += item_bytes
+    if group:
+        yield tuple(group)
+
+
 def group_into_objects(items: Iterable[T], size_bytes: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
     """Yield the items of each object, in no order: large items alone, `PARTS_MIN` or more small items together."""
     small: list[T] = []

@@ -256,16 +256,16 @@ def plan_changes(
     if last < max(first, FIRST):
         return ChangesPlan(state, ())
     require_full_changelog(state)
-    first, is_net = max(first, FIRST), is_net and not state.primary_key
+    planner = _RecordPlanner(table, state, pruning, is_net=is_net and not state.primary_key)
+    first = max(first, FIRST)
     with _raise_underlying_error():
         archived = scan_archived_commits(table, state, first, last, after_us)
         if archived is None:
-            return _plan_records(table, state, first, last, pruning, is_net=is_net, after_us=after_us)
+            return planner.plan(first, last, after_us)
         tasks = tuple(archived.plan_tasks(pruning))
         if last <= archived.last or archived.covers_hot_log:
             return ChangesPlan(state, tasks)
-        begin, after_us = archived.last + 1, archived.last_time_us(after_us)
-        newer = _plan_records(table, state, begin, last, pruning, is_net=is_net, after_us=after_us)
+        newer = planner.plan(archived.last + 1, last, archived.last_time_us(after_us))
         return replace(newer, tasks=(*tasks, *newer.tasks))
 
 
@@ -276,11 +276,10 @@ def plan_changelog_rows(table: TableHandle, state: TableState, last: int) -> Cha
     are omitted.
     """
     first = truncating = state.truncation.commit if state.truncation is not None else FIRST
+    planner = _RecordPlanner(table, state, Pruning())
     while first <= last:
         try:
-            return with_changelog_types(
-                _plan_records(table, state, first, last, Pruning(), skips_truncated=first == truncating)
-            )
+            return with_changelog_types(planner.plan(first, last, skips_truncated=first == truncating))
         except ChangesUnavailableError as unavailable:
             first = unavailable.first
     return ChangesPlan(state, ())
@@ -330,96 +329,80 @@ def _raise_underlying_error() -> Iterator[None]:
         raise unavailable.error from unavailable.__cause__
 
 
-def _plan_records(
-    table: TableHandle,
-    state: TableState,
-    first: int,
-    last: int,
-    pruning: Pruning,
-    *,
-    is_net: bool = False,
-    after_us: int | None = None,
-    skips_truncated: bool = False,
-) -> ChangesPlan:
-    """Plan the changes of commits from their records.
+class _RecordPlanner:
+    """Plans the changes of commits from their records. ``state`` is the requested state."""
 
-    If the commit ``first`` truncated the table, ``skips_truncated`` omits the truncated rows.
-    """
-    as_of_state = _state_at(table, state, first, last)
-    commits = _read_commits(table.storage, as_of_state, first, last, after_us)
-    truncating = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
-    place = next((i for i, commit in enumerate(commits) if commit.record.number == truncating), None)
-    if place is None or (skips_truncated and not place):
-        return _plan_commits(
-            table, state, as_of_state, commits, pruning, is_net=is_net, skips_truncated=skips_truncated
-        )
-    older = _truncation_tasks(table, state, commits[: place + 1], pruning, is_net=is_net)
-    newer = _plan_commits(table, state, as_of_state, commits[place:], pruning, is_net=is_net, skips_truncated=True)
-    return replace(newer, tasks=(*older, *newer.tasks))
+    def __init__(self, table: TableHandle, state: TableState, pruning: Pruning, *, is_net: bool = False) -> None:
+        self._table = table
+        self._state = state
+        self._pruning = pruning
+        self._is_net = is_net
 
+    def plan(self, first: int, last: int, after_us: int | None = None, *, skips_truncated: bool = False) -> ChangesPlan:
+        """Plan a range of commits. If ``first`` truncated the table, ``skips_truncated`` omits the truncated rows."""
+        as_of_state = _state_at(self._table, self._state, first, last)
+        commits = _read_commits(self._table.storage, as_of_state, first, last, after_us)
+        truncating = as_of_state.truncation.commit if as_of_state.truncation is not None else 0
+        place = next((i for i, commit in enumerate(commits) if commit.record.number == truncating), None)
+        if place is None or (skips_truncated and not place):
+            return self._plan_commits(as_of_state, commits, skips_truncated=skips_truncated)
+        older = self._plan_truncation(commits[: place + 1])
+        newer = self._plan_commits(as_of_state, commits[place:], skips_truncated=True)
+        return replace(newer, tasks=(*older, *newer.tasks))
 
-def _truncation_tasks(
-    table: TableHandle, state: TableState, commits: Sequence[Commit], pruning: Pruning, *, is_net: bool
-) -> tuple[ChangesScanTask, ...]:
-    """Return the scan tasks of commits whose last one truncated the table, which deleted all rows.
+    def _plan_truncation(self, commits: Sequence[Commit]) -> list[ChangesScanTask]:
+        """Return the scan tasks of commits whose last one truncated the table, which deleted all rows.
 
-    A net change omits rows that the commits added. Raises `ChangesUnavailableError` if the rows are no longer retained
-    or cannot be determined.
-    """
-    first, last = commits[0].record, commits[-1]
-    added = diff_commits(commits[:-1])[0] if is_net else {}
-    try:
-        before = state_at(table.log, table.storage, last.record.number - 1)
-        if before.primary_key:
-            tasks = list(plan_version_tasks(table, before, state.schema, last, pruning))
-        else:
-            tasks = _plan_truncated_rows(table, state, before, last, added, PreexistingFiles(table, first.number))
-        if first.number < last.record.number:
-            span, after_us = (first.number, last.record.number - 1), commits[0].time_us - 1  # all have the same time
-            older = _plan_records(table, state, *span, pruning, is_net=is_net, after_us=after_us)
-            tasks = [*(task for task in older.tasks if task.is_deleted or not is_net), *tasks]
-        segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
-        require_kept(table.log, before, segments)
-    except SnapshotExpiredError as error:
-        raise not_row_level_error(state, last.record, "removed all rows at once") from error
-    return tuple(tasks)
+        A net change omits rows that the commits added. Raises `ChangesUnavailableError` if the rows are no longer
+        retained or cannot be determined.
+        """
+        table, state = self._table, self._state
+        first, last = commits[0].record, commits[-1]
+        added = diff_commits(commits[:-1])[0] if self._is_net else {}
+        try:
+            before = state_at(table.log, table.storage, last.record.number - 1)
+            if before.primary_key:
+                tasks = list(plan_version_tasks(table, before, state.schema, last, self._pruning))
+            else:
+                tasks = self._plan_truncated_rows(before, last, added, PreexistingFiles(table, first.number))
+            if first.number < last.record.number:
+                after_us = commits[0].time_us - 1  # so that the commits keep their display times
+                older = self.plan(first.number, last.record.number - 1, after_us)
+                tasks = [*(task for task in older.tasks if task.is_deleted or not self._is_net), *tasks]
+            segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
+            require_kept(table.log, before, segments)
+        except SnapshotExpiredError as error:
+            raise not_row_level_error(state, last.record, "removed all rows at once") from error
+        return tasks
 
+    def _plan_truncated_rows(
+        self, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
+    ) -> list[ChangesScanTask]:
+        """Return the scan tasks of all rows of a log table, except rows ``added`` within the range of a net change."""
+        rows = find_truncated_rows(self._table, before)
+        if not rows.is_sure or (added and not older.contain(rows.files)):
+            raise not_row_level_error(before, last.record, "removed all rows at once")
+        source = replace(before, schema_id=self._state.schema_id, schemas=self._state.schemas)
+        snapshot_id = before.lake.snapshot_id if before.lake is not None else None
+        rows = rows.without({b: OffsetSet.union([part.rows for part in parts]) for b, parts in added.items()})
+        return list(truncation_scan_tasks(source, rows, last, snapshot_id))
 
-def _plan_truncated_rows(
-    table: TableHandle, state: TableState, before: TableState, last: Commit, added: Parts, older: PreexistingFiles
-) -> list[ChangesScanTask]:
-    """Return the scan tasks of all rows of a log table, except rows ``added`` within the range of a net change."""
-    rows = find_truncated_rows(table, before)
-    if not rows.is_sure or (added and not older.contain(rows.files)):
-        raise not_row_level_error(before, last.record, "removed all rows at once")
-    source = replace(before, schema_id=state.schema_id, schemas=state.schemas)
-    snapshot_id = before.lake.snapshot_id if before.lake is not None else None
-    rows = rows.without({b: OffsetSet.union([part.rows for part in parts]) for b, parts in added.items()})
-    return list(truncation_scan_tasks(source, rows, last, snapshot_id))
-
-
-def _plan_commits(
-    table: TableHandle,
-    state: TableState,
-    as_of_state: TableState,
-    commits: Sequence[Commit],
-    pruning: Pruning,
-    *,
-    is_net: bool,
-    skips_truncated: bool,
-) -> ChangesPlan:
-    first, last = commits[0].record.number, commits[-1].record.number
-    lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, skips_truncated=skips_truncated)
-    source, was_truncated = state, state.truncation is not None and state.truncation.commit > last
-    if was_truncated:
-        source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
-    added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
-    if is_net and removed:
-        added, removed = cancel_out(added, removed)
-    changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), was_truncated=was_truncated)
-    require_available_rows(source, changes, first)
-    file_tasks = plan_file_tasks(table, source, commits, first)
-    return ChangesPlan(source, (*plan_change_tasks(source, changes, pruning), *file_tasks))
+    def _plan_commits(
+        self, as_of_state: TableState, commits: Sequence[Commit], *, skips_truncated: bool
+    ) -> ChangesPlan:
+        table, state, is_net = self._table, self._state, self._is_net
+        first, last = commits[0].record.number, commits[-1].record.number
+        lost = require_row_level_changes(table, as_of_state, commits, is_net=is_net, skips_truncated=skips_truncated)
+        source, was_truncated = state, state.truncation is not None and state.truncation.commit > last
+        if was_truncated:
+            source = replace(as_of_state, schema_id=state.schema_id, schemas=state.schemas)
+        added, removed = diff_commits(commits, lost, by_key=bool(as_of_state.primary_key))
+        if is_net and removed:
+            added, removed = cancel_out(added, removed)
+        changes = locate_trimmed_rows(table, source, list_commit_diffs(added, removed), was_truncated=was_truncated)
+        require_available_rows(source, changes, first)
+        file_tasks = plan_file_tasks(table, source, commits, first)
+        return ChangesPlan(source, (*plan_change_tasks(source, changes, self._pruning), *file_tasks))
 
 
 class NewCommits(NamedTuple):

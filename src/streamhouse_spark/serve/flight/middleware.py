@@ -90,7 +90,7 @@ class HeaderMiddleware(flight.ServerMiddleware):  # type: ignore[misc]  # pyarro
         return {"x-request-id": self.request_id}
 
 
-class HeaderMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # as before
+class HeaderMiddlewareFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
     def __init__(self, world: World) -> None:
         self._ids = world.ids
 

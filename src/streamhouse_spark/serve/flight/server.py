@@ -209,12 +209,12 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
 
     def _stream_batches(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
         """Yield the batches until the server stops or the client's token expires. Raises only Flight errors."""
-        ends_s = call.client_or_unknown.ends_s
+        expires_s = call.client_or_unknown.expires_s
         try:
             for batch in rows:
                 if self._stopping.is_set():
                     raise rejection_error(Refusal(503, "this server is stopping; retry later, or use another server"))
-                if ends_s is not None and self._clock.now_ms() / 1000 >= ends_s:
+                if expires_s is not None and self._clock.now_ms() / 1000 >= expires_s:
                     raise rejection_error(Refusal(401, "the token has expired; send a valid token"))
                 yield batch
         except StreamhouseError as error:

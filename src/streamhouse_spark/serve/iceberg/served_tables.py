@@ -1,13 +1,12 @@
 """Tables of a warehouse as Iceberg documents that include the hot rows, built on request.
 
 A document shows one state of the table: the latest lake snapshot, and the log's rows after its offsets as Parquet files
-in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). It is rebuilt only if the log or the lake has
-new commits, starting from the previous one. A virtual table is used for an epoch of at most half the grace period, and
-deleted after it: a slower reader finds a missing file, never a wrong row.
+in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). If the log or the lake has new commits, the
+next document is built from the previous document. A virtual table is used for an epoch of at most half the grace
+period, and deleted after the grace period: then a slow reader finds a missing file, never a wrong row.
 
-A server may fall back to the lake alone if a document with hot rows takes too long or cannot be built
-(`StaleFallback`). That is off by default: an engine that prefers old rows to none cannot see the difference, except for
-the `Warning` header of the response.
+If a document with hot rows takes too long or cannot be built, a server may respond with the lake's rows only
+(`StaleFallback`). By default it does not, because engines can recognise this only by the header `Warning`.
 """
 
 from __future__ import annotations
@@ -53,17 +52,16 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 PAUSE_MS: Final = 50
-"""Time between two builds of a table, but at least the duration of the first: requests meanwhile share the second."""
+"""Minimum time between two builds of a table, or the duration of the first build if that is longer. Requests in between
+share the second build."""
 ROUNDS_MAX: Final = 8
-"""Rounds of a virtual table: each adds files. After these, all hot rows are rewritten into few files."""
+"""Maximum rounds of a virtual table, each of which adds files. Then all hot rows are rewritten into few files."""
 BACKDATED_MS: Final = 60_000
-"""Minimum age of the latest snapshot in a document.
-
-DuckDB reads the latest snapshot as of its transaction start, by its own clock. If ours were dated later, it would
-silently read an older one, or fail."""
+"""Minimum age of the latest snapshot in a document. DuckDB reads the latest snapshot as of its transaction start, by
+its clock. A snapshot with a later time would be ignored silently, or fail the query."""
 _ATTEMPTS_MAX: Final = 20
-"""Attempts to read a lake that gets new snapshots meanwhile. With continuous rounds, four in a row were lost once in
-some thousand requests."""
+"""Maximum attempts to read a lake that gets new snapshots concurrently. With continuous rounds, four consecutive
+attempts failed once in some thousand requests."""
 logger = logging.getLogger(__name__)
 
 
@@ -72,11 +70,11 @@ class Document:
     """Iceberg metadata of one table, as a catalog returns it."""
 
     location: str
-    """Location of the metadata file, unique to the document."""
+    """Unique location of the metadata file."""
     text: str
     """The metadata as JSON."""
     version: int
-    """The commit of the table that it shows."""
+    """The commit of the table that the document shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +85,14 @@ class _CachedDocument:
     generation: int
     rest_until_ms: int
     observation: int = 0
-    """Number of the last observation that found it current."""
+    """Number of the last observation by which the document was current."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observation:
     lake: IcebergMetadata | None
     recorded: int | None
-    """The snapshot that the log had recorded before the lake was read: the lake contains it, or contained it."""
+    """The snapshot that the log recorded before the lake was read. The lake contains or contained it."""
     state: TableState
     epoch: int
 
@@ -104,7 +102,7 @@ def _recorded_snapshot(state: TableState) -> int | None:
 
 
 class ServedTable:
-    """One table. Safe for threads: one thread builds a document, the others wait for it."""
+    """A table whose documents are cached. Safe for threads: one thread builds a document, and the others wait."""
 
     def __init__(self, table: Table, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.table = table
@@ -113,23 +111,21 @@ class ServedTable:
         self._lock = new_lock()
         self._cached: _CachedDocument | None = None
         self._num_observations = 0
-        """Number of observations that began. A call may use the result of a later one."""
+        """Number of started observations. A call may use the result of an observation that started after the call."""
 
     def require_shown(self) -> TableState:
-        """Return the latest state. Raises like `newest` if an Iceberg catalog cannot show it, without building
-        anything.
-        """
+        """Return the latest state. Raises `TableNotFoundError` if an Iceberg catalog cannot show the table."""
         return self._require_iceberg(self.table.refresh())
 
     def lake(self) -> Document:
-        """Return the lake table's own document. Raises `TableNotFoundError` before its first round."""
+        """Return the document of the lake table. Raises `TableNotFoundError` before the first tiering round."""
         metadata, state = self._newest_lake()
         return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
     def lake_as_fallback(self) -> Document:
-        """Return the lake's rows as a document of this table.
+        """Return a document of this table, with its identity, that has the lake's rows only.
 
-        An engine that has read its hot rows sees both as the same table. Builds nothing. Raises like `lake`.
+        Builds nothing. Raises the errors of `lake`.
         """
         real, state = self._newest_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
@@ -150,14 +146,12 @@ class ServedTable:
     def newest(self) -> Document:
         """Return the document of the table's latest state, including hot rows.
 
-        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises like tiering.
+        **Commit point:** a snapshot of the virtual table; nothing else is written. Raises the errors of tiering.
         """
         before = self._num_observations
         with self._lock:
             cached = self._cached
-            if (
-                cached is not None and cached.observation > before
-            ):  # another thread observed the table since this call began
+            if cached is not None and cached.observation > before:  # observed by another thread since the call began
                 return cached.document
             self._num_observations = number = self._num_observations + 1
             observation = self._observe()
@@ -175,14 +169,14 @@ class ServedTable:
             return self._cached.document
 
     def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> Document:
-        """Return the lake's document for a table whose store rejects files, if the lake has all rows.
+        """Return a document of the lake's rows if the store rejects files, and no row is hot.
 
         Raises `StorageRefusedError` for a table with hot rows.
         """
         if self._is_fully_tiered(state):
             return self.lake_as_fallback()
         raise StorageRefusedError(
-            f"the hot rows of {state.name} cannot be shown, because the store refuses their files: {error}; load "
+            f"cannot show the hot rows of {state.name}, because the store rejects their files: {error}; load "
             f"{state.name}$lake, which has the tiered rows, or tier the table first, or let the server write below "
             f"{VIRTUAL_PREFIX}"
         ) from error
@@ -196,7 +190,7 @@ class ServedTable:
             return newest is not None and not plan_round(state, newest, state.ends).is_due
 
     def _observe(self) -> _Observation:
-        """Read the lake first and then the log, so that the log is never older than the lake."""
+        """Read the lake, and then the log, so that the log is never older than the lake."""
         before = self._require_iceberg(self.table.state)
         lake = self._lake_document(before)
         state = self._require_iceberg(self.table.refresh())
@@ -230,7 +224,7 @@ class ServedTable:
             except (OffsetsTrimmedError, LakeRolledBackError, CommitConflictError):
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
-                continue  # the lake has a newer snapshot, and the log was trimmed up to it
+                continue  # the lake has a later snapshot, and the log was trimmed up to it
             metadata = virtual.document()
             text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
             document = Document(metadata.location, text, state.version)
@@ -241,10 +235,10 @@ class ServedTable:
         raise AssertionError
 
     def _require_lake_current(self, observation: _Observation, state: TableState) -> None:
-        """Require that the observed lake has what the log expects of a lake.
+        """Raise `LakeRolledBackError` if the log recorded a later snapshot than the observed lake contains.
 
-        The log forgets deleted rows and dropped partitions once it knows a snapshot without them. Raises
-        `LakeRolledBackError`: the caller must read the lake again.
+        The log forgets deleted rows and dropped partitions once it records a snapshot without them, so the caller must
+        read the lake again.
         """
         self._require_iceberg(state)
         recorded = _recorded_snapshot(state)
@@ -261,7 +255,7 @@ class ServedTable:
     def _begin_virtual_table(
         self, state: TableState, real: IcebergMetadata | None, epoch: int, generation: int
     ) -> tuple[VirtualTable, int]:
-        """Return a virtual table that continues from the lake's version and has room for a round."""
+        """Return a virtual table of the lake's version that can have another round, and its generation."""
         table = self.table
         while True:
             key = virtual_key(state, real, epoch, generation)
@@ -283,8 +277,8 @@ class ServedTable:
         self.table.require_not_dropped(state)
         if state.parsed.datalake_format != "iceberg":
             raise TableNotFoundError(
-                f"table {state.name} has a {state.parsed.datalake_format} lake, and an Iceberg catalog shows Iceberg "
-                "tables; read it with Spark, with Python, or over /api/v1"
+                f"table {state.name} has a {state.parsed.datalake_format} lake, expected iceberg; read the table with "
+                "Spark, with Python, or over /api/v1"
             )
         return state
 
@@ -296,10 +290,10 @@ class ServedTable:
 
 
 def backdate_snapshots(text: str, newest_ms: int) -> str:
-    """Return the metadata with no snapshot after ``newest_ms``, each later than its predecessors.
+    """Return the metadata with ascending snapshot times up to ``newest_ms``, and without a metadata log.
 
-    The result has no metadata log: DuckDB searches it for a version before its transaction, and fails if all versions
-    are later. Without a log it uses the snapshot of that time.
+    DuckDB searches the metadata log for a version before its transaction, and fails if all versions are later. Without
+    the log, it uses the latest snapshot before its transaction.
     """
     metadata = json.loads(text)
     metadata["metadata-log"] = []
@@ -315,7 +309,7 @@ def backdate_snapshots(text: str, newest_ms: int) -> str:
 
 
 class VirtualTables:
-    """Tables of a warehouse by name, and the folders of virtual tables."""
+    """The served tables of a warehouse, and the folders of virtual tables."""
 
     def __init__(self, warehouse: Warehouse, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.warehouse = warehouse
@@ -325,7 +319,7 @@ class VirtualTables:
         self._served: dict[str, ServedTable] = {}
 
     def table(self, name: str) -> ServedTable:
-        """Return the table that has the name now. Raises `TableNotFoundError`, `InvalidNameError`."""
+        """Return the table that currently has the name. Raises `TableNotFoundError` and `InvalidNameError`."""
         with self._lock:
             served = self._served.get(name)
         if served is not None:
@@ -338,9 +332,9 @@ class VirtualTables:
         return served
 
     def list_loadable(self, names: Sequence[str], *, lake_alone: bool) -> list[str]:
-        """Return the tables that an Iceberg catalog can show, or whose lake it can show.
+        """Return the tables that an Iceberg catalog can show, or with ``lake_alone`` the tables with a lake table.
 
-        A table whose state cannot be read now is included: loading it reports the error.
+        An unreadable table is included, and loading it reports the error.
         """
 
         def is_loadable(name: str) -> bool:
@@ -356,7 +350,7 @@ class VirtualTables:
         return [name for name, can_load in zip(names, loadable, strict=True) if can_load]
 
     def clean(self, *, dry_run: bool = False) -> list[str]:
-        """Delete the folders of virtual tables after their grace period; returns their keys."""
+        """Delete the folders of virtual tables after their grace period, and return their keys."""
         storage = self.warehouse.storage
         epoch = storage.now_ms() // max(1, self._grace_ms // 2)
         expired = [
@@ -371,9 +365,9 @@ class VirtualTables:
 
 
 class StaleFallback:
-    """Waits a limited time for documents.
+    """Waits a limited time for documents with hot rows. Safe for threads.
 
-    Safe for threads: per table, at most one document is built and one more waits, however many requests there are.
+    At most one document per table is being built, and one more is waiting, for any number of requests.
     """
 
     def __init__(self, wait_s: float, counts: ServerCounters) -> None:
@@ -384,10 +378,10 @@ class StaleFallback:
         self._waiting: dict[ServedTable, Future[Document]] = {}
 
     def document(self, table: ServedTable) -> tuple[Document, str | None]:
-        """Return the latest document, or that of the lake and the reason for the fallback.
+        """Return the latest document, or a document without hot rows and the reason.
 
-        The build continues in the background, so that a later request finds it. A table without a lake has no fallback:
-        its request waits and raises, as do errors of names and options. Raises like `ServedTable.newest`.
+        The build continues in the background, for later requests. For a table without a lake, the request waits. Raises
+        the errors of `ServedTable.newest`.
         """
         future = self._request_document(table)
         try:
@@ -397,30 +391,30 @@ class StaleFallback:
         except (TableNotFoundError, InvalidOptionError):
             raise
         except StreamhouseError as error:
-            reason = f"its hot rows cannot be shown: {error}"
+            reason = f"its hot rows could not be read: {error}"
         try:
             document = table.lake_as_fallback()
         except StreamhouseError:
             return future.result(), None
         self._counts.count_lake_only_answer(table.table.name)
-        logger.warning("%s: answered with the lake alone: %s", table.table.name, reason)
+        logger.warning("%s: responded without hot rows: %s", table.table.name, reason)
         return document, reason
 
     def _request_document(self, table: ServedTable) -> Future[Document]:
-        """Return a future of a document whose build has not begun to read the table yet."""
+        """Return the future of a document whose build has not started."""
         with self._lock:
             future = self._waiting.get(table)
             if future is None:
                 future = self._waiting[table] = Future()
-                turn = self._locks.setdefault(table, new_lock())
-                threading.Thread(target=self._run, args=(table, turn, future), daemon=True).start()
+                lock = self._locks.setdefault(table, new_lock())
+                threading.Thread(target=self._run, args=(table, lock, future), daemon=True).start()
             return future
 
-    def _run(self, table: ServedTable, turn: threading.RLock, future: Future[Document]) -> None:
-        with turn:
+    def _run(self, table: ServedTable, lock: threading.RLock, future: Future[Document]) -> None:
+        with lock:
             with self._lock:
                 del self._waiting[table]  # later requests need a later state
             try:
                 future.set_result(table.newest())
-            except BaseException as error:  # noqa: BLE001 - raised by the requests that wait
+            except BaseException as error:  # noqa: BLE001 - raised in the waiting requests
                 future.set_exception(error)

@@ -1,7 +1,8 @@
 """System tables as read-only Iceberg documents: ``orders$history``, ``orders$buckets`` and others.
 
-A document shows one commit of the table. It is rebuilt on request if the table has new commits, at most once per
-`PAUSE_MS`, at its own location next to the virtual tables, and is deleted with them after the grace period.
+A document shows one commit of the table. If the table has new commits, a request builds a new document at another
+location next to the virtual tables, but at most once per `PAUSE_MS`. Documents are deleted after the grace period, with
+the virtual tables.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from streamhouse_spark.table.system_views import PARTITIONS, open_view
 from streamhouse_spark.table.table import Table
 
 PAUSE_MS: Final = 1_000
-"""Age up to which a stale document is reused: each build costs a few writes."""
+"""Stale documents up to this age are reused, because a build costs several writes."""
 ROWS_MAX: Final = 100_000
-"""Rows of a document. For `$history` they are the latest ones."""
+"""Maximum rows of a document. `$history` is limited to the latest rows."""
 SYSTEM_SUFFIXES: Final = (*SYSTEM_TABLES, PARTITIONS)
 _CACHED_MAX: Final = 1_000
 
@@ -47,7 +48,7 @@ class _CachedDocument:
 
 
 class SystemDocuments:
-    """System tables of a warehouse's tables. Safe for threads: one thread builds a document, the others wait."""
+    """The documents of system tables. Safe for threads: one thread builds a document, and the others wait."""
 
     def __init__(self, *, grace_ms: int = GRACE_MS) -> None:
         self._epoch_ms = max(1, grace_ms // 2)
@@ -55,10 +56,10 @@ class SystemDocuments:
         self._cache: OrderedDict[tuple[str, str], _CachedDocument] = OrderedDict()
 
     def newest(self, table: Table, suffix: str) -> Document:
-        """Return the document of a system table. **Commit point:** the last version of a private table.
+        """Return the document of a system table. **Commit point:** the last version of its Iceberg table.
 
-        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, and `InvalidOptionError` for one
-        with too many rows.
+        Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, and `InvalidOptionError` for a
+        system table with too many rows.
         """
         self.require_shown(table, suffix)
         with self._lock:
@@ -83,9 +84,8 @@ class SystemDocuments:
         """Raise `TableNotFoundError` for a suffix that an Iceberg catalog does not show."""
         if suffix not in SYSTEM_SUFFIXES or (suffix == PARTITIONS and not table.state.partition_by):
             raise TableNotFoundError(
-                f"there is no {table.name}${suffix} in this catalog: load {table.name}, {table.name}$lake or "
-                f"{', '.join(f'${name}' for name in SYSTEM_SUFFIXES)}; changes are read by Arrow Flight, "
-                "Python or Spark"
+                f"there is no {table.name}${suffix} in this catalog, expected {table.name}, {table.name}$lake or "
+                f"{', '.join(f'${name}' for name in SYSTEM_SUFFIXES)}; read changes with Arrow Flight, Python or Spark"
             )
 
     @staticmethod
@@ -93,8 +93,8 @@ class SystemDocuments:
         rows = _read_rows(table, state, suffix)
         if rows.num_rows > ROWS_MAX:
             raise InvalidOptionError(
-                f"{table.name}${suffix} has {rows.num_rows:,} rows, and an Iceberg catalog shows {ROWS_MAX:,} at most; "
-                "read it by Arrow Flight, with Python or with Spark"
+                f"{table.name}${suffix} has {rows.num_rows:,} rows, and an Iceberg catalog shows at most {ROWS_MAX:,}; "
+                "read it with Arrow Flight, Python or Spark"
             )
         name = f"{suffix}-{state.version}-{table.world.ids.new_uuid()}"
         metadata = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
@@ -113,15 +113,15 @@ def _read_rows(table: Table, state: TableState, suffix: str) -> pa.Table:
 def write_inline_table(storage: Storage, world: World, location: str, rows: pa.Table) -> IcebergMetadata:
     """Create a read-only Iceberg table at a unique `virtual_location`. **Commit point:** its last version.
 
-    Raises `StorageError`, `WarehouseMovedError`.
+    Raises `StorageError` and `WarehouseMovedError`.
     """
     folder = location.removeprefix(VIRTUAL_PREFIX)
     if folder == location:
-        raise ValueError(f"{location} is no location of a virtual table")
-    WarehouseIdentity(storage).require(f"making the table {folder}")
+        raise ValueError(f"{location} is not the location of a virtual table")
+    WarehouseIdentity(storage).require(f"creating the table {folder}")
     catalog = FileCatalog(storage, world=world)
     namespace = VIRTUAL_PREFIX.rstrip("/").rpartition("/")[2]
-    with translate_commit_errors(f"making the table {folder}"):
+    with translate_commit_errors(f"creating the table {folder}"):
         table = catalog.create_table((namespace, folder), rows.schema, properties={"format-version": "2"})
         if rows.num_rows:
             table.append(rows)

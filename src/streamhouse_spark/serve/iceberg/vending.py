@@ -1,8 +1,7 @@
 """Credential vending: temporary credentials for the files of one table (``streamhouse serve --vend-role``).
 
-They come from a role of the store's owner, restricted to the table's lake folder and, for the table with its hot rows,
-to the folders of its virtual tables. They are given to one client, cached in memory only, and reused until half of
-their lifetime is over.
+They are credentials of an S3 role, restricted to the table's lake folder and to the folders of its virtual tables with
+hot rows. They are cached in memory per client and table, and reused during the first half of their lifetime.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _CACHED_MAX: Final = 1_000
 _SPECIAL: Final = re.compile(r"[*?$\x00-\x1f\x7f]")
-"""Characters with a special meaning in a policy."""
+"""Characters that have a special meaning in a policy."""
 
 
 class StsClient(Protocol):
@@ -37,7 +36,7 @@ class StsClient(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class VendedCredentials:
-    """Credentials, and the location prefixes that they can read."""
+    """Credentials, and the location prefixes that they permit to read."""
 
     credentials: TemporaryCredentials
     prefixes: tuple[str, ...]
@@ -47,7 +46,7 @@ class VendedCredentials:
         return dt.datetime.fromtimestamp(self.credentials.ends_ms / 1000, dt.UTC).isoformat(timespec="seconds")
 
     def config(self) -> dict[str, str]:
-        """Return them as properties of Iceberg clients."""
+        """Return the credentials as properties of Iceberg clients."""
         credentials = self.credentials
         return {
             "s3.access-key-id": credentials.access_key_id,
@@ -57,7 +56,7 @@ class VendedCredentials:
         }
 
     def storage_credentials(self, client_config: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return one entry per prefix, as in the protocol, with the settings that a client needs to reach the store."""
+        """Return the protocol's entry per prefix: the credentials, and the client settings for the store."""
         config = {name: value for name, value in client_config.items() if name.startswith(("s3.", "client."))}
         return [{"prefix": prefix, "config": {**config, **self.config()}} for prefix in self.prefixes]
 
@@ -69,10 +68,10 @@ class _CachedCredentials:
 
 
 class CredentialVendor:
-    """Vends credentials for tables of one warehouse. Safe for threads. The caller has checked the right to read."""
+    """Vends credentials for tables of a warehouse. Safe for threads. The caller must check the right to read."""
 
     def __init__(self, warehouse: Warehouse, options: VendOptions, roles: StsClient | None = None) -> None:
-        """Raises `InvalidOptionError`, `MissingExtraError`."""
+        """Raises `InvalidOptionError` and `MissingExtraError`."""
         options.require_usable(warehouse.url)
         self._options = options
         self._partition = parse_partition(options.role_arn)
@@ -82,10 +81,9 @@ class CredentialVendor:
         self._cache: OrderedDict[tuple[str, str], _CachedCredentials] = OrderedDict()
 
     def vend(self, client: str, table: Table, *, of: Literal["both", "lake", "virtual"] = "both") -> VendedCredentials:
-        """Return credentials for the table's files: lake and virtual tables, or one of the two.
+        """Return credentials for the files of the table's lake, its virtual tables and system tables, or both.
 
-        ``virtual`` is for system tables. Raises `LakeMismatchError` for a table with files outside of its folder,
-        `InvalidOptionError`, `StorageError`.
+        Raises `LakeMismatchError` for a lake with files outside of its folder, `InvalidOptionError` and `StorageError`.
         """
         state = table.state
         keys = [f"{state.lake_location}/"] if of == "lake" or (of == "both" and state.has_lake) else []
@@ -121,21 +119,21 @@ class CredentialVendor:
         stray = find_out_of_place_location(lake.binding, with_files=state.parsed.datalake_adopted is not None)
         if stray is not None:
             raise LakeMismatchError(
-                f"no credentials are given for {state.name}: its lake names {stray}, outside of {state.lake_location} "
-                "in the warehouse; read it with credentials of your own, and request none (without "
-                "X-Iceberg-Access-Delegation)"
+                f"cannot vend credentials for {state.name}: its lake references {stray}, outside of "
+                f"{state.lake_location} in the warehouse; read the table with your own credentials, and request none "
+                "(without X-Iceberg-Access-Delegation)"
             )
 
 
 def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
-    """Return a policy that allows reading and listing the objects under some prefixes.
+    """Return a policy that permits to read and list the objects under the prefixes, and nothing else.
 
-    Raises `InvalidOptionError` for a prefix that a policy cannot express: a wider one would expose other files.
+    Raises `InvalidOptionError` for a prefix that a policy cannot express exactly.
     """
     for prefix in prefixes:
         if not prefix or _SPECIAL.search(prefix):
             raise InvalidOptionError(
-                f"no policy can express exactly the prefix {prefix[:80]!r}; read the table with credentials of your own"
+                f"a policy cannot express exactly the prefix {prefix[:80]!r}; read the table with your own credentials"
             )
     patterns = [f"{prefix}*" for prefix in prefixes]
     bucket_arn = f"arn:{partition}:s3:::{bucket}"
@@ -151,7 +149,7 @@ def read_policy(partition: str, bucket: str, prefixes: Sequence[str]) -> str:
     text = json.dumps({"Version": "2012-10-17", "Statement": statements}, separators=(",", ":"))
     if len(text) > SESSION_POLICY_CHARS_MAX:
         raise InvalidOptionError(
-            f"the policy for the files of this table has {len(text)} characters, and a store accepts "
-            f"{SESSION_POLICY_CHARS_MAX}; read the table with credentials of your own"
+            f"the policy for the table's files has {len(text)} characters, expected at most "
+            f"{SESSION_POLICY_CHARS_MAX}; read the table with your own credentials"
         )
     return text

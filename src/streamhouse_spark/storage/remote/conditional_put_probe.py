@@ -79,7 +79,7 @@ def _run_round(storage: Storage, key: str, *, is_held: bool) -> None:
         raise StorageError(
             f"{storage.url} does not support atomic conditional writes: of {RACERS} concurrent puts of one absent "
             f"object, {len(winners)} were acknowledged, so that writers would overwrite each other's commits; "
-            "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do",
+            "use a store that honours conditional writes atomically, as Amazon S3 and MinIO do"
         )
 
 
@@ -128,7 +128,7 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
     else:
         raise StorageError(
             f"{storage.url} ignores {condition}: a second put-if-absent replaced the first, so that two writers "
-            "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does",
+            "would overwrite each other's commits; use a store that honours conditional writes, as Amazon S3 does"
         )
     try:
         content = storage.read(key)
@@ -137,7 +137,7 @@ def _probe(storage: Storage, key: str, condition: str) -> None:
     if content != b"first":
         raise StorageError(
             f"{storage.url} does not return what was written: found {content[:20]!r}, expected 'first'; use a store "
-            "with read-after-write consistency, without a cache in between",
+            "with read-after-write consistency, without a cache in between"
         )
 
 
@@ -148,7 +148,7 @@ def require_clock(storage: Storage, world: World) -> None:
         raise StorageRefusedError(
             f"cannot write to {storage.url}: this machine's clock is {abs(skew_ms) // 1000} seconds "
             f"{'ahead of' if skew_ms > 0 else 'behind'} the store's, expected at most {CLOCK_SKEW_MS_MAX // 1000}; "
-            "set the clock (NTP), then retry",
+            "set the clock (NTP), then retry"
         )
 
 

@@ -48,8 +48,7 @@ class UploadSink:
 
     Holds at most ``PARTS_IN_FLIGHT_MAX + 2`` parts of ``PART_BYTES`` in memory. An object has at most 78 GiB; an object
     of one part needs one request. An exception in the context, or a failed request, aborts the upload and leaves
-    nothing. The attempt id in the object's metadata identifies an object that was stored although the store reported a
-    failure.
+    nothing. The attempt id in the object's metadata identifies an object that was stored despite a reported failure.
     """
 
     def __init__(self, parts: Parts, key: str, attempt: str) -> None:
@@ -66,10 +65,7 @@ class UploadSink:
         return self
 
     def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if exc is not None:
             self._abandon(exc)
@@ -93,7 +89,7 @@ class UploadSink:
         if self._num_parts_started == PARTS_MAX:
             raise StorageError(
                 f"cannot write {self._key}: it is larger than {PARTS_MAX * PART_BYTES >> 30} GiB, the limit of one "
-                "object; write smaller batches",
+                "object; write smaller batches"
             )
         if self._pool is None:
             self._requests.begin()

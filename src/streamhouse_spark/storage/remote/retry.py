@@ -2,8 +2,8 @@
 
 A client sends each request once. An unknown outcome of a conditional write therefore reaches the caller, which reads
 the object back. All other requests are idempotent and are retried. A configured retry policy also retries conditional
-writes: if a retry finds the object of the first attempt, it reports that the object exists, and the caller recognises
-its content.
+writes: if a retry finds the object of the first attempt, it reports that the object exists, whose content the caller
+knows.
 """
 
 from __future__ import annotations
@@ -148,8 +148,5 @@ def send_with_retries(
             )
             if not again or world.clock.boot_ms() >= give_up_ms:
                 raise
-        world.clock.sleep_ms(_backoff_ms(attempts) * (1 + world.ids.jitter()) / 2)
-
-
-def _backoff_ms(attempts: int) -> int:
-    return min(_BACKOFF_MS_MIN << min(attempts, _BACKOFFS_MAX), _BACKOFF_MS_MAX)
+        backoff_ms = min(_BACKOFF_MS_MIN << min(attempts, _BACKOFFS_MAX), _BACKOFF_MS_MAX)
+        world.clock.sleep_ms(backoff_ms * (1 + world.ids.jitter()) / 2)

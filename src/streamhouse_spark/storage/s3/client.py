@@ -31,7 +31,7 @@ try:
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
-        "pip install 'streamhouse-spark[s3]'",
+        "pip install 'streamhouse-spark[s3]'"
     ) from import_error
 
 __all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_concurrently"]
@@ -144,9 +144,7 @@ class Client:
 
 
 def _ask_before_large_bodies(params: dict[str, Any], **_: Any) -> None:
-    """Let the store reject a large body before it is sent. For a small body, the extra round trip would double the
-    latency.
-    """
+    """Let the store reject a large body before it is sent. For small bodies, this would double the latency."""
     body = params.get("body")
     if isinstance(body, io.BytesIO) and body.getbuffer().nbytes > _BODY_BYTES_INLINE_MAX:
         params["headers"]["Expect"] = "100-continue"

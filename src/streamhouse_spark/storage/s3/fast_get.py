@@ -11,8 +11,7 @@ Later GETs use that signer, whose credentials are renewed with the client's, and
 connections, timeouts, proxies and certificates.
 
 Failures raise the client's own errors. If a store does not process the request (a redirect, another region, a wrong
-clock, expired credentials), the endpoint is dropped, and the request is resent through the client, which handles these
-cases.
+clock, expired credentials), the endpoint is dropped, and the client, which handles these cases, resends the request.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class S3Settings:
         if (parsed.access_key_id is None) != (parsed.secret_access_key is None):
             raise InvalidOptionError(
                 "s3.access-key-id and s3.secret-access-key go together: found one of them; set both, or neither to use "
-                "the AWS credentials of this machine",
+                "the AWS credentials of this machine"
             )
         return parsed
 

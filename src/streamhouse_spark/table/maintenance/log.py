@@ -61,7 +61,7 @@ def maintain(
         properties = table.properties
         archived = _archive(table)
         snapshots = _publish_snapshots(table)
-        if _has_rows_to_trim(table):  # else no request is sent
+        if _has_rows_to_trim(table):  # avoids a commit without effect
             trimmed = trim(
                 table.log,
                 properties.log_ttl_ms,

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
 from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
 from streamhouse_spark.core.clock import World
@@ -32,7 +32,6 @@ from streamhouse_spark.core.warehouse_layout import commits_prefix, parse_branch
 from streamhouse_spark.errors import (
     CommitConflictError,
     InvalidOptionError,
-    SnapshotExpiredError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -66,12 +65,11 @@ from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import TableState, deletions_in_latest_lake, fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
-from streamhouse_spark.table.versioning.tags import keep_version
+from streamhouse_spark.table.versioning.tags import fork_version, keep_version
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_inline
 
 logger = logging.getLogger(__name__)
-_TRIES: Final = 5
 
 
 def make_fork_state(base: TableState, name: str, uuid: str, now_ms: int, properties: Mapping[str, str]) -> TableState:
@@ -163,17 +161,14 @@ def list_branches(table: TableHandle) -> list[TableBranch]:
 def create_branch(table: TableHandle, name: str) -> TableBranch:
     """Create a branch of the latest version; see `Table.create_branch`."""
     name = parse_branch(name)
-    for attempt in range(_TRIES):
-        current = table.refresh()
+
+    def create(current: TableState, base: TableState) -> TableBranch:
         _require_branchable(current)
         dropped = _find_dropped_branch(table, current, name)
         _require_free_name(current, name, dropped)
-        try:
-            return _create(table, current, name, dropped)
-        except SnapshotExpiredError:
-            if attempt == _TRIES - 1:
-                raise  # else the version was compacted or trimmed concurrently: retry
-    raise AssertionError
+        return _create(table, base, name, dropped)
+
+    return fork_version(table, None, create)
 
 
 def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:

@@ -211,13 +211,13 @@ def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -
     """Publish a branch of a primary-key table."""
     keyed = PrimaryKeyTable(table)
     _require_same_columns(table.refresh(), changes)
-    shape = keyed.shape(table.state)
-    net = _compute_net_change(table, shape, changes, log)
-    _check_conflicts(table, shape, changes, net)
+    keyed_schema = keyed.keyed_schema(table.state)
+    net = _compute_net_change(table, keyed_schema, changes, log)
+    _check_conflicts(table, keyed_schema, changes, net)
     before, changes = changes.branch_state, seal_branch(changes, log)
     if changes.branch_state.ends != before.ends:
-        net = _compute_net_change(table, shape, changes, log)
-    engine = engine_of(replace(shape.properties, identity=None), shape.schema, None)
+        net = _compute_net_change(table, keyed_schema, changes, log)
+    engine = engine_of(replace(keyed_schema.properties, identity=None), keyed_schema.schema, None)
 
     def make_end_actions(state: TableState) -> Sequence[Action]:
         _require_same_columns(state, changes)
@@ -226,7 +226,7 @@ def _publish_keyed(table: TableHandle, changes: BranchChanges, log: CommitLog) -
     try:
         _, committed = commit_upsert(
             table.log,
-            keyed.stager(shape, engine),
+            keyed.stager(keyed_schema, engine),
             net.batches,
             transaction=changes.transaction,
             overwrite=changes.is_truncated,
@@ -259,12 +259,14 @@ def _reads_nothing(_state: TableState, _rows: pa.RecordBatch) -> bool:
     return False
 
 
-def _check_conflicts(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, net: _NetChange) -> None:
+def _check_conflicts(
+    table: TableHandle, keyed_schema: PrimaryKeySchema, changes: BranchChanges, net: _NetChange
+) -> None:
     """Raise `CommitConflictError` if the changes conflict with the latest state of the table."""
     if describe_divergence(table.state, changes.base) is None:
         return
     try:
-        ConflictChecker(_make_read_version(changes), table.storage, shape.layout).check(table.state, net.batches)
+        ConflictChecker(_make_read_version(changes), table.storage, keyed_schema.layout).check(table.state, net.batches)
     except CommitConflictError as error:
         raise _conflict_error(changes, error) from error
 
@@ -275,7 +277,7 @@ def _conflict_error(changes: BranchChanges, error: CommitConflictError) -> Commi
 
 
 def _compute_net_change(
-    table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges, log: CommitLog
+    table: TableHandle, keyed_schema: PrimaryKeySchema, changes: BranchChanges, log: CommitLog
 ) -> _NetChange:
     branch = TableHandle(table.storage, table.settings, table.path.of_branch(changes.branch.name), log, table.world)
     if changes.is_truncated:
@@ -283,8 +285,8 @@ def _compute_net_change(
             branch, take_latest_snapshot(changes.branch_state), Projection.of(changes.branch_state.schema, None, None)
         )
         deleted = np.zeros(rows.num_rows, np.bool_)
-        return _NetChange(shape.batches(rows, deleted), rows.num_rows, None)
-    keys = _list_changed_keys(table, shape, changes)
+        return _NetChange(keyed_schema.batches(rows, deleted), rows.num_rows, None)
+    keys = _list_changed_keys(table, keyed_schema, changes)
     lookup, parts = BatchLookup(PrimaryKeyTable(branch)), range(0, keys.num_rows, LOOKUP_ROWS)
     looked_up_rows = [lookup.rows(keys.slice(start, LOOKUP_ROWS), max_staleness_ms=0) for start in parts]
     if not looked_up_rows:
@@ -292,15 +294,15 @@ def _compute_net_change(
     rows = pa.concat_tables(looked_up_rows)
     exists = rows.column(rows.num_columns - 1)
     deleted = pc.invert(exists).to_numpy()
-    batches = shape.batches(rows.select(list(shape.schema.names)), deleted)
+    batches = keyed_schema.batches(rows.select(list(keyed_schema.schema.names)), deleted)
     return _NetChange(batches, int((~deleted).sum()), int(deleted.sum()))
 
 
-def _list_changed_keys(table: TableHandle, shape: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
+def _list_changed_keys(table: TableHandle, keyed_schema: PrimaryKeySchema, changes: BranchChanges) -> pa.Table:
     """Return the distinct keys that the branch changed."""
-    branch_state, names = changes.branch_state, list(shape.key_schema.names)
+    branch_state, names = changes.branch_state, list(keyed_schema.key_schema.names)
     records = InlineRecords(table.storage, branch_state.table_uuid)
-    parts = [shape.key_schema.arrow.empty_table()]
+    parts = [keyed_schema.key_schema.arrow.empty_table()]
     for bucket, offsets in changes.added.items():
         split = plan_range(branch_state, bucket, offsets)
         log_batches = read_split(

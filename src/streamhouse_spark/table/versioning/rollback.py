@@ -443,23 +443,23 @@ def _rollback_primary_key_table(
     table: TableHandle, current: TableState, target: TableState, *, dry_run: bool
 ) -> RollbackReport:
     keyed = PrimaryKeyTable(table)
-    shape = keyed.shape(current)
-    require_rewritable(table.name, shape.properties, deletes=True)
+    keyed_schema = keyed.keyed_schema(current)
+    require_rewritable(table.name, keyed_schema.properties, deletes=True)
     snapshot = take_latest_snapshot(target)
     _require_log_kept(table, snapshot)
     older = read_snapshot_rows(table, snapshot, Projection.of(target.schema, None, None))
     newer = read_snapshot_rows(table, take_latest_snapshot(current), Projection.of(current.schema, None, None))
-    target_keys, current_keys = shape.layout.keys(older.columns), shape.layout.keys(newer.columns)
+    target_keys, current_keys = keyed_schema.layout.keys(older.columns), keyed_schema.layout.keys(newer.columns)
     removed = newer.filter(pc.invert(pc.is_in(current_keys, value_set=target_keys)))
     num_added = older.num_rows - (newer.num_rows - removed.num_rows)
     report = RollbackReport(table.name, target.version, current.version, removed.num_rows, num_added, dry_run)
     if not dry_run:
         deleted = np.arange(removed.num_rows + older.num_rows) < removed.num_rows
-        batches = shape.batches(pa.concat_tables([removed, older]), deleted)
+        batches = keyed_schema.batches(pa.concat_tables([removed, older]), deleted)
         engine = engine_of(
-            replace(shape.properties, identity=None), shape.schema, None
+            replace(keyed_schema.properties, identity=None), keyed_schema.schema, None
         )  # rows keep their old identity values
         read = replace(ReadVersion.of(current), is_strict=True)
         transaction = None if older.equals(newer) else _transaction(current, target)
-        keyed.commit(shape, batches, engine, transaction=transaction, read=read)
+        keyed.commit(keyed_schema, batches, engine, transaction=transaction, read=read)
     return report

@@ -7,9 +7,10 @@ belongs to the table, because then no concurrent cleaning deletes it.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.warehouse_layout import tag_key
@@ -27,6 +28,7 @@ NAME_CHARS_MAX: Final = 128
 _NAME = re.compile(r"[a-z_][a-z0-9_.\-]*\Z")
 _TRIES = 5
 _VERSION_MAX = 10**19
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +87,32 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
         raise InvalidOptionError(
             f"tag {name!r}: retain_ms is {quote(retain_ms)}, expected at least 1 millisecond, or None"
         )
-    for attempt in range(_TRIES):
-        current = table.refresh()
+
+    def create(current: TableState, target: TableState) -> TableState:
         _require_free_name(current, name)
-        target = current if version is None else state_at(table.log, table.storage, resolve_version(current, version))
-        try:
-            keep_version(table, name, target, list_segments(take_latest_snapshot(target)), retain_ms)
-            break
-        except SnapshotExpiredError:
-            if version is not None or attempt == _TRIES - 1:
-                raise  # else the latest version was compacted or trimmed concurrently: retry
+        keep_version(table, name, target, list_segments(take_latest_snapshot(target)), retain_ms)
+        return target
+
+    target = fork_version(table, version, create)
     _require_lake_snapshot(table, name, target)
     return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
+
+
+def fork_version(table: TableHandle, version: int | str | None, work: Callable[[TableState, TableState], _T]) -> _T:
+    """Return the result of ``work`` with the latest state and the state of a version, by default the latest.
+
+    If the latest version is compacted or trimmed concurrently, so that ``work`` raises `SnapshotExpiredError`, retries
+    with the new latest version.
+    """
+    for attempt in itertools.count(1):
+        current = table.refresh()
+        target = current if version is None else state_at(table.log, table.storage, resolve_version(current, version))
+        try:
+            return work(current, target)
+        except SnapshotExpiredError:
+            if version is not None or attempt == _TRIES:
+                raise
+    raise AssertionError
 
 
 def drop_tag(table: TableHandle, name: str) -> None:

@@ -40,19 +40,19 @@ class UpsertTarget:
 
     def checks(self, state: TableState) -> Sequence[Check]:
         """Return the constraints to check in `send`; none if the merge engine may change the row before its commit."""
-        shape = self._keyed.shape(state)
-        return shape.properties.checks if shape.properties.merge_engine == "last_row" else ()
+        keyed_schema = self._keyed.keyed_schema(state)
+        return keyed_schema.properties.checks if keyed_schema.properties.merge_engine == "last_row" else ()
 
     def keys(self, keys: Any) -> pa.Table:
-        shape = self._keyed.shape()
+        keyed_schema = self._keyed.keyed_schema()
         try:
-            key_rows = self._keyed.keys(keys, shape)
+            key_rows = self._keyed.keys(keys, keyed_schema)
         except SchemaMismatchError:
-            latest = self._keyed.shape(self._keyed.table.refresh())
-            if latest is shape or not is_rereadable(keys):
+            latest = self._keyed.keyed_schema(self._keyed.table.refresh())
+            if latest is keyed_schema or not is_rereadable(keys):
                 raise
-            shape, key_rows = latest, self._keyed.keys(keys, latest)
-        drop_ignored_deletions(shape, key_rows, np.ones(key_rows.num_rows, np.bool_))
+            keyed_schema, key_rows = latest, self._keyed.keys(keys, latest)
+        drop_ignored_deletions(keyed_schema, key_rows, np.ones(key_rows.num_rows, np.bool_))
         return key_rows
 
     def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
@@ -73,11 +73,15 @@ class UpsertTarget:
     ) -> BucketOffsets:
         """Write rows and delete keys in one record. ``deleted`` is their order: True for a key, False for a row."""
 
-        def write(shape: PrimaryKeySchema) -> BucketOffsets:
+        def write(keyed_schema: PrimaryKeySchema) -> BucketOffsets:
             older = self._keyed.table.state.schemas
-            upserted = pad_columns(convert_to_schema(rows, shape.schema, table=shape.name, older=older), shape.schema)
-            padded = _interleave(upserted, pad_columns(self._keyed.keys(keys, shape), shape.schema), deleted)
-            return self._keyed.commit_rows(shape, padded, deleted, None, transaction, require=require)
+            upserted = pad_columns(
+                convert_to_schema(rows, keyed_schema.schema, table=keyed_schema.name, older=older), keyed_schema.schema
+            )
+            padded = _interleave(
+                upserted, pad_columns(self._keyed.keys(keys, keyed_schema), keyed_schema.schema), deleted
+            )
+            return self._keyed.commit_rows(keyed_schema, padded, deleted, None, transaction, require=require)
 
         return self._keyed.write_with_retries(write, rows, transaction)
 

@@ -53,7 +53,7 @@ def chosen(*trees) -> list[int | None]:
 def columns_of(*trees) -> tuple[str, ...] | None:
     condition = parse_condition(trees, SCHEMA)
     assert condition is not None
-    return condition.bound(SCHEMA.arrow).columns
+    return condition.bind(SCHEMA.arrow).columns
 
 
 @pytest.mark.parametrize(

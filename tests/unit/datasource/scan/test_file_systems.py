@@ -445,7 +445,7 @@ def test_a_log_on_a_disk_is_followed_wherever_the_warehouse_lies(tmp_path):
             "gs://bkt/wh",
             {"gcs.oauth2.token": "t"},
             LOG_SCHEMES,
-            r".* does not support gcs\.oauth2\.token",
+            r"Spark's file system does not support gcs\.oauth2\.token",
         ),
         ("hdfs://nn/wh", {"hdfs.user": "ada"}, LOG_SCHEMES, r"Spark's file system does not support settings hdfs\.\*"),
         ("s3://b_b/wh", {}, LOG_SCHEMES, "Hadoop does not support this bucket name"),

@@ -94,7 +94,7 @@ def test_what_is_tried_before_is_not_taken_for_what_another_writer_adds(connecti
     table.keyed.require_partial(("a",), tried)
     connection.warehouse().table("d.k").add_columns("b INT")
     assert table.refresh().schema_id == tried.schema_id
-    assert table.keyed.shape().schema.names == ("id", "name", "b")
+    assert table.keyed.keyed_schema().schema.names == ("id", "name", "b")
 
 
 @pytest.mark.parametrize(

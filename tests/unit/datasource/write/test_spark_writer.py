@@ -123,7 +123,7 @@ def test_upserts_of_other_buckets_and_of_the_same(warehouse_path):
     table.upsert([{"id": i, "n": 1} for i in range(16)])
     by_bucket = {}
     for i in range(16):
-        by_bucket.setdefault(table.keyed.shape().bucket_numbers([pa.array([i], pa.int64())])[0], i)
+        by_bucket.setdefault(table.keyed.keyed_schema().bucket_numbers([pa.array([i], pa.int64())])[0], i)
     one, two, three = list(by_bucket.values())[:3]
     known = table.refresh().version
     assert committed(warehouse_path, [[{"id": key, "n": 10}] for key in (one, two, three)]) == 3

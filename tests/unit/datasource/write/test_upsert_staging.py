@@ -52,7 +52,7 @@ def batch(keys, n=1):
 
 def by_task(table, keys, tasks=2):
     """The keys of each task, where a task owns whole buckets."""
-    shape = table.keyed.shape()
+    shape = table.keyed.keyed_schema()
     found = [[] for _ in range(tasks)]
     for bucket, places in shape.buckets([pa.array(keys, pa.int64())]):
         found[bucket % tasks].extend(keys[i] for i in places)
@@ -312,7 +312,7 @@ class TestRowLevel:
         table.upsert([{"id": 1, "n": 100}])
         messages = run(task, [self.rows(range(1, 50))])
         assert messages[0].prepared
-        with pytest.raises(CommitConflictError, match="id = 1, which it writes, was changed"):
+        with pytest.raises(CommitConflictError, match="id = 1, which the statement writes, was changed"):
             task.commit(messages)
 
     def test_other_rows_were_changed(self, wh, table, on_host):

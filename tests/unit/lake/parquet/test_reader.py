@@ -66,10 +66,10 @@ def test_each_type_tells_its_values_apart(kind, first, second, as_integer):
     """Leaving out none would be right too."""
     table = in_two_groups(kind, first, second)
     for value, group in ((first, 0), (second, 1)):
-        node = parse_filter([("v", "=", value)]).bound(table.schema).node
+        node = parse_filter([("v", "=", value)]).bind(table.schema).node
         assert groups_of(table, node, store_decimal_as_integer=as_integer) == [group]
     if kind not in (pa.binary(), pa.bool_()):
-        node = parse_filter([("v", ">", min(first, second))]).bound(table.schema).node
+        node = parse_filter([("v", ">", min(first, second))]).bind(table.schema).node
         assert groups_of(table, node, store_decimal_as_integer=as_integer) == [int(second > first)]
     assert groups_of(table, IsNull("v"), store_decimal_as_integer=as_integer) == []
 

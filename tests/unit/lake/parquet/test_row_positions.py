@@ -128,7 +128,7 @@ def test_a_filter_of_none_of_the_columns_leaves_out_none(files, columns_read):
 
 
 def test_an_expression_of_arrow_tells_no_row_and_no_column_is_looked_at_for_it(files, columns_read):
-    node = parse_filter(pc.field("id") == 250).bound(TABLE.schema).node
+    node = parse_filter(pc.field("id") == 250).bind(TABLE.schema).node
     assert numbered(files, node, "id", "name")[0].tolist() == list(range(ROWS))
     assert columns_read == [(list(range(10)), ["id", "name"])]
 

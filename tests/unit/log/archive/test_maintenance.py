@@ -217,7 +217,7 @@ class TestPages:
         table.storage.put(key, whole[:-1] + bytes([whole[-1] ^ 1]))
         put(table, 8)
         assert archive(table) == 1
-        assert "are not joined" in caplog.text
+        assert "are not merged" in caplog.text
         assert len(pages(table)) == 8
         with pytest.raises(CorruptDataError, match="does not match its checksum"):
             kept_of_archive(table)

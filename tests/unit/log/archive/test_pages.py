@@ -51,7 +51,7 @@ def test_commits_of_few_rows_take_few_bytes():
 
 @pytest.mark.parametrize("data", [b"\x05" + bytes(7), (3).to_bytes(8, "little") + b"no compressed bytes"])
 def test_other_bytes_are_refused(data):
-    with pytest.raises(CorruptDataError, match="a page does not tell the commits"):
+    with pytest.raises(CorruptDataError, match="a page: the commits of its changes are damaged"):
         CommitRows.from_bytes(memoryview(data), "a page")
 
 

@@ -69,7 +69,7 @@ def test_a_renewal_that_fails_ends_no_work(storage, monkeypatch, caplog):
             raise StorageError("the store is away")
 
         monkeypatch.setattr(storage, "put", fail)
-        wait_for(lambda: "could not be renewed" in caplog.text, "the line in the log")
+        wait_for(lambda: "cannot renew the claim" in caplog.text, "the line in the log")
 
 
 def test_an_error_of_the_block_gives_the_claim_back(storage):

@@ -288,7 +288,7 @@ def test_a_name_that_others_keep_taking_is_a_conflict(wh, monkeypatch):
         lambda: renaming.replace_view(wh.storage, wh.world, OLD, VIEW),
     ]
     for one in tried:
-        with pytest.raises(CommitConflictError, match="lost 20 races for its name; try again"):
+        with pytest.raises(CommitConflictError, match="lost 20 races for its name; retry"):
             one()
 
 

@@ -13,8 +13,8 @@ from pyarrow import flight
 from kit.certificates import own_certificate
 from kit.flight_client import Client, command, flights, told
 from kit.serving import http_client
-from streamhouse_spark import InvalidOptionError, StorageError, Warehouse
-from streamhouse_spark.serve.acl import Access, digest_of, parse_pattern
+from streamhouse_spark import InvalidOptionError, StorageError
+from streamhouse_spark.serve.acl import Access, digest_of
 from streamhouse_spark.serve.acl import Client as Rights
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
@@ -22,22 +22,12 @@ from streamhouse_spark.serve.flight import server as served_flight
 from streamhouse_spark.serve.flight.middleware import address_of
 from streamhouse_spark.serve.flight.server import FlightServer
 from streamhouse_spark.serve.options import ListenAddress, ServeOptions
-
-TOKENS = {"none": "token-of-none", "shop": "token-of-shop", "board": "token-of-board"}
-CLIENTS = {
-    digest_of(TOKENS["none"]): Rights("none"),
-    digest_of(TOKENS["shop"]): Rights("shop", writable=(parse_pattern("sales.orders"),)),
-    digest_of(TOKENS["board"]): Rights("board", readable=(parse_pattern("sales.*"),), requests_per_s=0.01),
-}
-NAMES = ("sales.orders", "sales.other", "ops.events")
+from unit.serve.guarded_clients import CLIENTS, TOKENS, guarded_warehouse
 
 
 @pytest.fixture
 def warehouse(tmp_path):
-    warehouse = Warehouse(str(tmp_path / "wh"))
-    for name in NAMES:
-        warehouse.create_table(name, "id BIGINT").append([{"id": 1}])
-    return warehouse
+    return guarded_warehouse(tmp_path)
 
 
 @pytest.fixture
@@ -184,7 +174,7 @@ def test_streams_have_a_limit_and_end_with_their_clients(warehouse, monkeypatch)
 
 
 def test_a_stream_ends_with_its_token(warehouse):
-    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], ends_s=0.0)
+    ended = replace(CLIENTS[digest_of(TOKENS["shop"])], expires_s=0.0)
     options = ServeOptions(lambda: Access({digest_of(TOKENS["shop"]): ended}))
     wrong = pytest.raises(flight.FlightUnauthenticatedError, match="the token has expired")
     with flights(warehouse, options) as server, wrong:

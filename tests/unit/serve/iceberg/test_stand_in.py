@@ -78,8 +78,8 @@ def test_an_engine_gets_the_lake_where_hot_rows_cannot_be_made(warehouse, monkey
     client = http_client(make_app(warehouse, ServeOptions(lake_after_s=60)))
     answer = client.get(PATH)
     assert ids_in(answer) == ["1"]
-    assert answer.headers["warning"].endswith('its hot rows cannot be shown: STORAGE: the log is ?away? with more"')
-    assert "s.t: answered with the lake alone" in caplog.text
+    assert answer.headers["warning"].endswith('its hot rows could not be read: STORAGE: the log is ?away? with more"')
+    assert "s.t: responded without hot rows" in caplog.text
     patient = http_client(make_app(warehouse))
     assert patient.get(PATH).status_code == 503, "nobody said that old rows will do"
 

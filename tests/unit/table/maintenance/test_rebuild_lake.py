@@ -377,6 +377,6 @@ def test_a_former_lake_that_is_gone_is_an_error_that_says_so(wh, lake):
     former = table.state.lake_location
     table.retier()
     lose_at(table, former)
-    with pytest.raises(SnapshotExpiredError, match=rf"rebuilt since .*at {former} is gone; bring its files back"):
+    with pytest.raises(SnapshotExpiredError, match=rf"rebuilt later .*at {former} was deleted; restore its files"):
         table.read_version(tiered)
     assert ids(table.read_version(in_log)) == ids(table.to_arrow()) == [1]

@@ -140,7 +140,7 @@ def test_tables_that_cannot_have_branches(wh):
         made.alter_properties({BRANCH: "{}"})
     with pytest.raises(InvalidOptionError, match="expected 'main'"):
         made.fast_forward("b", to="other")
-    with pytest.raises(CorruptDataError, match="no version up to this one writes"):
+    with pytest.raises(CorruptDataError, match="has the invalid property"):
         BranchMark.of_properties({BRANCH: "{}"})
 
 

@@ -124,7 +124,7 @@ def test_a_truncated_branch_truncates_the_table(wh, keyed):
 def test_nobody_else_can_say_that_a_branch_was_published(wh):
     table, branch = begun(wh, keyed=False, lake=None)
     add(branch, 6)
-    with pytest.raises(InvalidOptionError, match="say which branches were published"):
+    with pytest.raises(InvalidOptionError, match="record publications of branches"):
         table.append(rows(9), transaction=Transaction(publication_id("audit", branch.uuid), 1))
     table.fast_forward("audit")
     assert ids(table) == list(range(7))

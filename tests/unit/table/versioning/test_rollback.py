@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pyarrow.compute as pc
 import pytest
 
 from kit.change_replay import check_history
-from kit.tables import add_rows, new_table, tier, trim_tiered
+from kit.tables import new_table, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.table.versioning import rollback
-from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 KEY = {"primary_key": ["id"]}
@@ -317,47 +314,6 @@ class TestKeyedTables:
         )
         with pytest.raises(InvalidOptionError, match="merge engine"):
             table.rollback_to_version(1)
-
-
-@pytest.mark.parametrize(
-    ("seed", "keyed", "lake"),
-    [
-        *((seed, keyed, "iceberg") for keyed in (False, True) for seed in range(12)),
-        *((seed, False, "paimon") for seed in range(3)),
-        *(pytest.param(seed, False, "paimon", marks=pytest.mark.long) for seed in range(3, 12)),
-    ],
-)
-def test_random_rollbacks_restore_the_rows_of_their_version(wh, keyed, lake, seed):
-    """Random appends, deletions, tiering, merging and rollbacks: each rollback has the rows of its version, and so has
-    the lake after the next round."""
-    random_ = random.Random(seed)
-    table = new_table(wh, keyed=keyed, lake=lake)
-    versions = {table.refresh().version: []}
-    number = 0
-    for _ in range(14):
-        step = random_.choice(["add", "add", "delete", "tier", "merge", "trim", "back"])
-        if step == "add":
-            add_rows(table, rows(*range(number, number + 4), day=random_.randrange(5)))
-            number += random_.choice([2, 4]) if keyed else 4
-        elif step == "delete":
-            gone = random_.randrange(number + 1)
-            if keyed:
-                table.delete([gone])
-            else:
-                table.delete(where=pc.field("id") == gone)
-        elif step == "tier":
-            tier(table)
-        elif step == "trim" and not keyed:  # with a primary key `maintain` publishes the rows first
-            trim_tiered(table)
-        elif step in ("merge", "trim"):
-            merge_inline(table)
-        else:
-            version = random_.choice(sorted(versions))
-            table.rollback_to_version(version)
-            assert content(table) == versions[version], f"{step} to {version}"
-        versions[table.refresh().version] = content(table)
-    tier(table)
-    assert sorted((r["id"], r["day"]) for r in table.lake.to_arrow().to_pylist()) == content(table)
 
 
 @pytest.mark.parametrize("key", [(), ("id",)], ids=["log", "keyed"])
