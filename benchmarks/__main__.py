@@ -36,6 +36,7 @@ from benchmarks.remote_lake import remote_lake
 from benchmarks.results import keep, this_machine
 from benchmarks.row_deletion import appends_beside_deletes, row_deletion
 from benchmarks.runtimes import iceberg_first_query, iceberg_queries, sinks
+from benchmarks.scans import scans
 from benchmarks.segments import segments_compression
 from benchmarks.server_realtime import server_realtime
 from benchmarks.servers import server_appends, server_bulk, server_keyed, server_start
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Figure]]] = {
     "freshness": freshness,
     "event-loops": event_loops,
     "hot-projection": hot_projection,
+    "scans": scans,
     "segments-compression": segments_compression,
     "opening": opening,
     "starts": starts,

@@ -36,7 +36,7 @@ ASKS_FOR_MORE = re.compile(
 )
 
 ELSEWHERE = {
-    "when the query or view was made; make it again": (
+    "when the query or view was created; create it again": (
         "unit/table/test_scan.py::test_columns_that_another_process_alters_are_never_read_as_others"
     ),
     "delete the rows with it (write them into a table with an Iceberg lake first": (
@@ -64,6 +64,9 @@ ELSEWHERE = {
     "cli/spark_session.py STREAMHOUSE": "unit/cli/test_spark_commands.py::test_an_error_of_spark_is_told_as_ours",
     "file groups were rewritten; retry": (
         "unit/table/maintenance/test_optimize.py::test_nothing_is_committed_where_others_fail"
+    ),
+    "give followers that run at the same time different names": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
     ),
     "restart the query when the registry is available": (
         "spark/test_cdc_avro.py::test_a_registry_that_is_away_ends_the_query_and_a_restart_goes_on"
@@ -186,6 +189,9 @@ ELSEWHERE = {
     "CONSTRAINT_VIOLATED": "unit/table/test_add_constraint.py::TestWrites::test_an_append_in_breach_writes_nothing",
     "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
+    ),
+    "end this follower, and give followers": (
+        "unit/read/test_follow.py::TestFencing::test_a_newer_follower_fences_the_older_one"
     ),
     "tag versions while they are new": (
         "unit/table/versioning/test_tags.py::test_a_version_of_which_files_were_marked_gets_none_and_a_later_one_does"

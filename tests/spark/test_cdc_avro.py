@@ -295,7 +295,7 @@ def test_refused_credentials_end_the_query_and_right_ones_continue_it(topic, reg
         ({"registry": "http://r", "value": "offset"}, "no column 'offset' of type bytes"),
         (
             {"registry": "http://r", "format": "debezium-json"},
-            "only for format 'debezium-avro', found 'debezium-json'",
+            "are only for format 'debezium-avro', found 'debezium-json'",
         ),
     ],
 )

@@ -131,7 +131,7 @@ def test_changes_are_bounded_by_times(spark, keyed, wh):
     assert (7, 0, "insert", 7) in changes(spark, keyed, f"FROM {text[6]} EXCLUSIVE")
     assert changes(spark, keyed, "FROM TIMESTAMP '2001-01-01' TO TIMESTAMP '2002-01-01'") == []
     assert changes(spark, keyed, "FROM TIMESTAMP '2101-01-01'") == []
-    with pytest.raises(PySparkException, match=r"CHANGES of .* end before they start"):
+    with pytest.raises(PySparkException, match=r"CHANGES of .* swap the two versions"):
         changes(spark, keyed, f"FROM {text[7]} TO {text[3]}")
     at = found(spark, f"SELECT DISTINCT _commit_version, _commit_timestamp FROM {keyed} CHANGES FROM VERSION 2")
     in_order = [time for _, time in sorted(at)]
@@ -270,7 +270,7 @@ def test_changes_that_cannot_be_read_are_refused(spark, keyed, make, wh):
         with pytest.raises(PySparkException, match=text):
             changes(spark, name, clause)
 
-    refused(keyed, "FROM VERSION 7", r"INVALID_OPTION: \S+ has no version 7: its newest is 6")
+    refused(keyed, "FROM VERSION 7", r"INVALID_OPTION: \S+ has no version 7: the newest is 6")
     refused(keyed, "FROM VERSION 2 TO VERSION 7", "INVALID_OPTION: .* has no version 7")
     refused(keyed, "FROM VERSION 5 TO VERSION 2", "INVALID_OPTION: .* swap the two versions")
     refused(keyed, "FROM VERSION 'x'", "INVALID_OPTION: .* expected a commit number")

@@ -138,11 +138,11 @@ class LakeAdoption(ABC):
     world: World
 
     @abstractmethod
-    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Return whether and how the lake table at ``place`` can be adopted as ``path``. Changes nothing.
+    def examine(self, path: TablePath, location: str) -> AdoptionCandidate:
+        """Return whether and how the lake table at ``location`` can be adopted as ``path``. Changes nothing.
 
-        ``place`` is as in `streamhouse_spark.core.warehouse_layout.lake_location`. Raises `LakeMismatchError` with all
-        obstacles, `StorageError`, `CorruptDataError`.
+        ``location`` is as in `streamhouse_spark.core.warehouse_layout.lake_location`. Raises `LakeMismatchError` with
+        all obstacles, `StorageError`, `CorruptDataError`.
         """
 
     @abstractmethod

@@ -399,10 +399,10 @@ def find_repeated_names(names: Iterable[str]) -> list[str]:
 
 def _match_original_names(fields: Iterable[tuple[int, str]], spec: LakeTableSpec) -> dict[int, LakeField]:
     """Map columns by first names. The oldest column with a name has the field, and newer ones were added later."""
-    left = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
+    unmapped = {name.casefold(): LakeField(field_id, name) for field_id, name in fields}
     first: dict[int, str] = {}
     for schema in (*(of_schema for _, of_schema in sorted(spec.schemas.items())), spec.schema):
         for column in schema.columns:
             first.setdefault(column.id, column.name)
-    field_of = {column_id: left.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
+    field_of = {column_id: unmapped.pop(name.casefold(), None) for column_id, name in sorted(first.items())}
     return {column_id: lake_field for column_id, lake_field in field_of.items() if lake_field is not None}

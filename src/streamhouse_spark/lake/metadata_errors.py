@@ -132,9 +132,9 @@ def find_damaged_file(error: Exception, location_of: Callable[[object], str | No
     The errors of the libraries do not name the file, and may come from their threads. But the frames of the traceback
     hold the value that was read: ``location_of`` returns its location, or None for other values. The innermost wins.
     """
-    location, place = otherwise, error.__traceback__
-    while place is not None:
-        for value in place.tb_frame.f_locals.values():
+    location, traceback = otherwise, error.__traceback__
+    while traceback is not None:
+        for value in traceback.tb_frame.f_locals.values():
             location = location_of(value) or location
-        place = place.tb_next
+        traceback = traceback.tb_next
     return location

@@ -18,8 +18,8 @@ def require_metadata_table(name: str, names: Sequence[str], kind: str) -> None:
     """
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidNameError(f"no metadata table '{name}' on {kind} table; {hint}There are {', '.join(names)}")
+        hint = f"did you mean {near[0]}? Available" if near else "available"
+        raise InvalidNameError(f"{kind} table has no metadata table '{name}'; {hint}: {', '.join(names)}")
 
 
 def convert_for_spark(table: pa.Table) -> pa.Table:

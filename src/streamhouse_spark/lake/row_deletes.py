@@ -97,12 +97,12 @@ def _find_rewritten_rows(
     The recorded snapshot has all files whose rows were deleted since the lake last applied deletes. The log has the
     rows after the offsets of the snapshot.
     """
-    of_log, left = pending.read_log_rows(moved, live.projection.schema.arrow)
-    if not (lost_rows or of_log.num_rows or left.rows):
+    of_log, remaining = pending.read_log_rows(moved, live.projection.schema.arrow)
+    if not (lost_rows or of_log.num_rows or remaining.rows):
         return {}
     try:
         before = None if pending.recorded is None else live.files_with(lost_rows, pending.recorded)
-        rows_of_file = {**lost_rows, **_group_rows_by_file(live, before, left)}
+        rows_of_file = {**lost_rows, **_group_rows_by_file(live, before, remaining)}
         splits = {name: before.split(name) for name in rows_of_file} if before is not None else {}
         rows = read_rows_at(live.binding.files_at, splits, rows_of_file, live.projection)
     except (SnapshotExpiredError, FileNotFoundError) as error:
@@ -118,18 +118,18 @@ def _find_rewritten_rows(
 
 def _group_rows_by_file(live: SnapshotFiles, before: SnapshotFiles | None, moved: RewrittenRows) -> FileRows:
     """Group rows at offsets by the files that had them. Raises `LakeMismatchError` if a row is in no file."""
-    left, rows_of_file = dict(moved.rows), {}
+    remaining, rows_of_file = dict(moved.rows), {}
     if before is not None:
-        candidates = [name for name in before.names if _may_hold_rows(name, left)]
+        candidates = [name for name in before.names if _may_hold_rows(name, remaining)]
         for name, (split, own) in zip(candidates, before.read_offsets(candidates), strict=True):
-            if own is None or not (hit := own.runs.common(left.get(own.bucket, OffsetSet.dense(0, 0)))):
+            if own is None or not (hit := own.runs.common(remaining.get(own.bucket, OffsetSet.dense(0, 0)))):
                 continue
-            left[own.bucket] = left[own.bucket].without(hit)
+            remaining[own.bucket] = remaining[own.bucket].without(hit)
             files = live.binding.files_at(split.location)
             deleted = read_deleted_positions(files, split.location, split.position_deletes)
             if rows := OffsetSet.of(np.setdiff1d(own.runs.rows_at(hit), deleted)):
                 rows_of_file[name] = rows
-    require_deletes_resolved(str(live.binding.spec.path), left, moved.foreign)
+    require_deletes_resolved(str(live.binding.spec.path), remaining, moved.foreign)
     return rows_of_file
 
 

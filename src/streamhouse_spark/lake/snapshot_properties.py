@@ -138,8 +138,8 @@ def latest_possible_times_ms(own: Sequence[int]) -> list[int]:
     A snapshot was committed before its successors.
     """
     times = list(own)
-    for place in range(len(times) - 2, -1, -1):
-        times[place] = min(times[place], times[place + 1])
+    for index in range(len(times) - 2, -1, -1):
+        times[index] = min(times[index], times[index + 1])
     return times
 
 

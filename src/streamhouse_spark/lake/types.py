@@ -477,8 +477,8 @@ class PendingDeletes:
         """Return the rewritten rows that the log retains, and the others."""
         if self.log is None or not moved.rows:
             return schema.empty_table(), moved
-        deleted, left = self.log.read(moved.rows)
-        return deleted, replace(moved, rows=left)
+        deleted, remaining = self.log.read(moved.rows)
+        return deleted, replace(moved, rows=remaining)
 
 
 NO_PENDING_DELETES: Final = PendingDeletes()

@@ -104,12 +104,12 @@ def require_present(files_at: Callable[[str], FileAccess], files: Sequence[LakeF
         pass
 
 
-def require_deletes_resolved(table: str, left: Mapping[int, OffsetSet], foreign: str | None) -> None:
-    """Require that no row of ``left``, whose delete is unresolved, can be in the file ``foreign`` without offsets.
+def require_deletes_resolved(table: str, remaining: Mapping[int, OffsetSet], foreign: str | None) -> None:
+    """Require that no row of ``remaining``, whose delete is unresolved, can be in the file ``foreign`` without offsets.
 
     Raises `LakeMismatchError`.
     """
-    if foreign is not None and any(left.values()):
+    if foreign is not None and any(remaining.values()):
         raise LakeMismatchError(
             f"lake table {table}: deleted rows may be in {foreign}, which another engine wrote, so their positions are "
             "unknown; delete the rows with that engine"

@@ -63,7 +63,7 @@ class TableWatch:
             self._waiting.discard(waiter)
 
     def note(self, state: TableState) -> None:
-        """Wake the tails with a state that this process has written, before the next poll finds it."""
+        """Wake the tails with a newer state, for example one that this process wrote before the next poll reads it."""
         if self._latest is not None and state.version > self._latest.version:
             self._latest, self._interval_ms = state, POLL_MS[0]
             self._wake(state)

@@ -241,8 +241,7 @@ def require_visible_snapshot(state: TableState, snapshot_id: int | None) -> None
     if snapshot_id not in visible_ids:
         visible = f"lake snapshot {visible_ids[-1]}" if visible_ids else "no lake snapshot"
         raise InvalidOptionError(
-            f"{state.name} is a branch that can read {visible}, from which it was created; "
-            f"read snapshot {snapshot_id} from the lake of its table"
+            f"{state.name} is a branch that can read {visible}; read snapshot {snapshot_id} from the lake of its table"
         )
 
 

@@ -195,16 +195,20 @@ def read_batches(
     filter: pc.Expression | None = None,
     node: Node = ALWAYS_TRUE,
     fail_on_data_loss: bool = True,
+    threads: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read all tasks in order. Batches have the metadata columns, then the columns of the plan.
 
     Only rows that match ``filter`` are returned. ``node`` is a condition that all matching rows satisfy. It saves
-    reads; without ``filter``, rows that do not satisfy it may still be returned.
+    reads; without ``filter``, rows that do not satisfy it may still be returned. With ``threads`` all of Arrow's threads
+    decode lake files.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """
     fields = CHANGELOG_FIELDS if plan.binlog_start is not None else metadata
-    reader = ScanTaskReader(table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss)
+    reader = ScanTaskReader(
+        table, plan, fields, filter=filter, node=node, fail_on_data_loss=fail_on_data_loss, threads=threads
+    )
     batches = (batch for task in plan.tasks for batch in reader.batches(task))
     if plan.binlog_start is None:
         yield from batches
@@ -270,6 +274,7 @@ class ScanTaskReader:
         node: Node = ALWAYS_TRUE,
         fail_on_data_loss: bool = True,
         files_first: int = _FILES_FIRST,
+        threads: bool = False,
     ) -> None:
         """Create a reader. It prefetches small lake files in growing windows; the first has ``files_first`` files."""
         self._table = table
@@ -278,6 +283,7 @@ class ScanTaskReader:
         self._filter = filter
         self._node = node
         self._fail_on_data_loss = fail_on_data_loss
+        self._threads = threads
         self._changes = ChangelogOverlay(table, plan.keyed) if plan.keyed is not None else None
         self._archive = ArchiveReader(table)
         self._records = InlineRecords(table.storage, plan.table_uuid, table.log.recent_rows)
@@ -467,7 +473,13 @@ class ScanTaskReader:
     ) -> Iterator[pa.RecordBatch]:
         filter_, node = self._filter, self._node
         return read_lake_split(
-            self._lake, split, self._projection, filter=filter_, node=node, deleted=deleted, threads=threads
+            self._lake,
+            split,
+            self._projection,
+            filter=filter_,
+            node=node,
+            deleted=deleted,
+            threads=threads or self._threads,
         )
 
     def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:

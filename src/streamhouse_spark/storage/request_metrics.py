@@ -69,11 +69,11 @@ class _RequestCounter:
 
     def note(self, url: str, key: str, requests: RequestCounts) -> None:
         """Count requests for an object, or for the objects whose keys start with ``key``."""
-        place = (url, "/".join(key.split("/")[:-1][:_FOLDER_PARTS]))
+        folder = (url, "/".join(key.split("/")[:-1][:_FOLDER_PARTS]))
         with self._lock:
-            if place not in self._counts and len(self._counts) >= _FOLDERS_MAX:
-                place = (url, "")
-            self._counts[place] = self._counts.get(place, NO_REQUESTS) + requests
+            if folder not in self._counts and len(self._counts) >= _FOLDERS_MAX:
+                folder = (url, "")
+            self._counts[folder] = self._counts.get(folder, NO_REQUESTS) + requests
 
     def of(self, url: str, prefixes: Iterable[str] = ("",)) -> RequestCounts:
         """Return the requests in folders of a store that start with one of the prefixes.

@@ -1,5 +1,6 @@
-"""`ScanDataset`: a scan as a pyarrow dataset, into which engines push columns and filters. pyarrow.dataset is slow to
-import, so this module is imported where it is used.
+"""`ScanDataset`: a scan as a pyarrow dataset, to which engines push down columns and filters.
+
+Importing ``pyarrow.dataset`` is slow, so this module is imported where it is used.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from streamhouse_spark.errors import InvalidOptionError
 
 
 class PushdownRows(Protocol):
-    """Rows that are read anew each time."""
+    """Rows whose latest state is read each time."""
 
     schema: pa.Schema
 
     @property
     def is_limited(self) -> bool:
-        """Whether only so many rows are read, from which filters then select."""
+        """Whether the number of rows is limited, so that filters must be applied after the read."""
 
     def read(
         self, columns: Sequence[str] | None = None, filter: pc.Expression | None = None
@@ -31,9 +32,9 @@ class PushdownRows(Protocol):
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
-    """Rows with the columns that they have now."""
+    """Rows whose columns stay as they are now."""
 
-    def __init__(self, rows: PushdownRows) -> None:  # the base class has a dataset of Arrow, and this one none
+    def __init__(self, rows: PushdownRows) -> None:  # without the base class's, which requires a dataset of Arrow
         self._rows = rows
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -52,14 +53,14 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         filter: pc.Expression | None = None,
         **_options: Any,
     ) -> ds.Scanner:
-        """Return a scanner of these columns of the rows that match the filter, as Arrow compares them."""
+        """Return a scanner of these columns of the rows that match the filter. Values compare as in Arrow."""
         if isinstance(columns, Mapping) or (filter is not None and self._rows.is_limited):
             batches = self._rows.read()
             return ds.Scanner.from_batches(batches, schema=self.schema, columns=columns, filter=filter)
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         return ds.Scanner.from_batches(self._rows.read(schema.names, filter), schema=schema)
 
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:  # noqa: ARG002 - of whole ones
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[_Fragment]:  # noqa: ARG002 - the scanner filters
         yield _Fragment(self)
 
     def filter(self, expression: pc.Expression) -> ScanDataset:
@@ -70,16 +71,16 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]
         return None
 
     def _refuse(self, *_arguments: Any, **_named: Any) -> NoReturn:
-        raise InvalidOptionError(f"{self!r} is read by scanners; join, sort and cast the rows of to_table() instead")
+        raise InvalidOptionError(f"{self!r} does not support this; join, sort or cast the rows of to_table() instead")
 
     join = join_asof = sort_by = replace_schema = _refuse
 
 
 class _Fragment:
-    """All rows, as DataFusion asks for them."""
+    """All rows as one fragment, which DataFusion requests."""
 
     def __init__(self, dataset: ScanDataset) -> None:
         self._dataset = dataset
 
-    def scanner(self, schema: pa.Schema | None = None, **arguments: Any) -> ds.Scanner:  # noqa: ARG002 - the dataset's
+    def scanner(self, schema: pa.Schema | None = None, **arguments: Any) -> ds.Scanner:  # noqa: ARG002 - it is the dataset's
         return self._dataset.scanner(**arguments)

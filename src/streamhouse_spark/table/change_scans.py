@@ -33,8 +33,8 @@ def scan_appends(table: TableHandle, from_exclusive: Version, to_inclusive: Vers
     """Return a scan of the appended rows; see `Table.incremental_append_scan`."""
     if table.state.primary_key:
         raise InvalidOptionError(
-            f"table {table.name} has a primary key: its commits update and delete rows, too; read their changes "
-            "with changes(from_exclusive, to_inclusive)"
+            f"table {table.name} has a primary key, so its commits also update and delete rows; read them with "
+            "changes(from_exclusive, to_inclusive)"
         )
     rows = _CommitRows(table, from_exclusive, to_inclusive, only_appends=True)
     return Scan(ViewSource(f"{table.name} APPENDS", rows, rows.open))
@@ -65,11 +65,11 @@ class _CommitRows:
         require_distinct_names(state.schema.names, added, f"the changes of {state.name}")
         span = resolve_version_range(state, self.from_exclusive, self.to_inclusive, includes=(False, True))
         changes = plan_changes(self.table, state, *span, Pruning())
-        pieces = tuple(piece for piece in changes.tasks if not (self.only_appends and piece.is_deleted))
-        logs = (piece.rows for piece in pieces if isinstance(piece.rows, LogScanTask))
+        tasks = tuple(task for task in changes.tasks if not (self.only_appends and task.is_deleted))
+        logs = (task.rows for task in tasks if isinstance(task.rows, LogScanTask))
         require_kept(self.table.log, changes.state, (segment for rows in logs for segment in rows.split.segments))
         read = state.schema.of_names(columns, also=state.primary_key)
-        plan = ScanPlan(self.table.name, self.table.uuid, read, pieces)
+        plan = ScanPlan(self.table.name, self.table.uuid, read, tasks)
         batches = read_batches(self.table, plan, (CHANGE_TYPE,) if self.only_appends else CHANGES_FIELDS)
         fields = self._fields(read)
         appended = _keep_appends(batches) if self.only_appends else batches
@@ -77,7 +77,7 @@ class _CommitRows:
 
 
 def _keep_appends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Leave out the new rows of updates."""
+    """Return only inserts, without the new rows of updates."""
     for batch in batches:
         yield batch.filter(pc.equal(batch.column(0), "insert"))
 
@@ -85,15 +85,16 @@ def _keep_appends(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def resolve_version_range(
     state: TableState, start: Version, end: Version | None, *, includes: tuple[bool, bool]
 ) -> tuple[int, int]:
-    """Return the first and last commit between two versions, given as numbers or tags. Version 0 precedes all commits.
+    """Return the first and last commit between two versions, which are numbers or tags. Version 0 precedes all commits.
 
+    ``includes``: whether the start and the end are part of the range.
     Raises `InvalidOptionError` for an unknown version, and for a range that ends before it starts.
     """
     first = _require_version(state, start)
     last = state.version if end is None else _require_version(state, end)
     if end is not None and last < first:
         raise InvalidOptionError(
-            f"CHANGES of {state.name} from version {first} to {last} end before they start; swap the two versions"
+            f"CHANGES of {state.name}: version {last} is before version {first}; swap the two versions"
         )
     return first + (not includes[0]), last - (end is not None and not includes[1])
 
@@ -102,6 +103,6 @@ def _require_version(state: TableState, version: Version) -> int:
     number = resolve_version(state, version)
     if number > state.version:
         raise InvalidOptionError(
-            f"{state.name} has no version {number}: its newest is {state.version}, see {state.name}$history"
+            f"{state.name} has no version {number}: the newest is {state.version}; choose one from {state.name}$history"
         )
     return number

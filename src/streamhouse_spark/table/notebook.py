@@ -1,4 +1,4 @@
-"""A table as HTML, which Jupyter and other notebooks show for the last value of a cell."""
+"""A table as HTML, which Jupyter and other notebooks show if it is the last value of a cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMITS_SHOWN = 3
 
 
 def table_html(table: TableHandle) -> str:
-    """Return the columns, row counts, lag and last commits of a table. Reads the latest state and a few records."""
+    """Return the columns, row count, lag and last commits of a table. Reads the state and a few records."""
     table.refresh()
     facts = TableOverview.of(table)
     columns = [(column.name, type_name(column.type), column.comment or "") for column in table.state.schema.columns]

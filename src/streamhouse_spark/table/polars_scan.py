@@ -1,4 +1,4 @@
-"""`scan_polars`: a table as a polars ``LazyFrame``, with columns, conditions and row limits pushed down."""
+"""`scan_polars`: a table as a polars ``LazyFrame``, with pushdown of columns, conditions and row limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OPERATORS: Final = {"Eq": "=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="
 
 
 def scan_polars(rows: Scannable) -> pl.LazyFrame:
-    """Return a table, view or scan as a lazy polars frame. Each collection reads the latest rows of these columns.
+    """Return a table, view or scan as a lazy polars frame. Each ``collect`` reads the latest rows.
 
-    The frame's selected columns and row limit are pushed down to the scan, and of its conditions the comparisons of a
-    column with a number, text or date that all must hold. Polars applies every condition again. Raises
-    `MissingExtraError` without polars.
+    The frame keeps its columns: ``collect`` fails if one was dropped or has another type. The selected columns and the
+    row limit are pushed down to the scan, as are comparisons of a column with a number, text or date that must all
+    hold. Polars applies every condition again. Raises `MissingExtraError` without polars.
 
     >>> sh.scan_polars(orders).filter(pl.col("amount") > 5).select("id").collect().rows()
     [(1,)]
@@ -37,7 +37,7 @@ def scan_polars(rows: Scannable) -> pl.LazyFrame:
         columns: list[str] | None, predicate: pl.Expr | None, num_rows: int | None, batch_size: int | None
     ) -> Iterator[pl.DataFrame]:
         scan = fixed.scan if columns is None else fixed.scan.select(*columns)
-        if num_rows is not None:  # of these rows polars wants those that match
+        if num_rows is not None:  # polars filters after this limit
             scan = scan.limit(num_rows)
         elif predicate is not None and scan.max_rows is None:  # a scan filters before it limits
             scan = scan.filter(pushed_conditions(predicate, fixed.schema))
@@ -52,13 +52,13 @@ def scan_polars(rows: Scannable) -> pl.LazyFrame:
 
 
 def pushed_conditions(predicate: pl.Expr, schema: pa.Schema) -> list[tuple[str, str, Any]]:
-    """Return comparisons that every row of a predicate satisfies, perhaps none.
+    """Return comparisons that every row of a predicate satisfies, possibly none.
 
-    Floating-point columns are left out, because polars orders NaN above all numbers.
+    Comparisons of floating-point columns are omitted, because polars orders NaN above all numbers.
     """
     try:
         tree = json.loads(predicate.meta.serialize(format="json"))
-    except Exception:  # noqa: BLE001 - polars does not promise this form, and a condition that is not pushed is correct
+    except Exception:  # noqa: BLE001 - polars does not guarantee this format; without pushdown the result is the same
         return []
     return list(_conditions(tree, schema))
 

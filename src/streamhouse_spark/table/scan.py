@@ -1,7 +1,7 @@
-"""Lazy scans: what to read is stated first, and read by Arrow, pandas, polars, DuckDB or any taker of Arrow streams.
+"""Lazy scans, which Arrow, pandas, polars, DuckDB or any other consumer of Arrow streams can read.
 
 `Scannable` is what tables, views and scans have in common: the Arrow PyCapsule protocol
-(https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html) and short forms of a scan's methods.
+(https://arrow.apache.org/docs/format/CDataInterface/PyCapsuleInterface.html) and shortcuts for a scan's methods.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 HEAD_ROWS = 10
 _ID_DIGITS_MAX = 20
-"""Digits of a lake snapshot's id; Python does not print much larger numbers."""
+"""The longest id of a lake snapshot; Python does not print much longer numbers."""
 
 T = TypeVar("T")
 
 
 class ArrowStream(Protocol):
-    """An object with Arrow's C stream: frames, tables, readers, and results of queries."""
+    """An object with the Arrow C stream interface, such as a frame, table, reader or query result."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
@@ -58,7 +58,7 @@ RowsLike: TypeAlias = "ArrowStream | pd.DataFrame | Sequence[Mapping[str, Any]]"
 
 @validates_arguments()
 class Scannable(ABC):
-    """Rows with a schema that any library can read: DuckDB by the variable's name, ``polars.DataFrame(orders)``."""
+    """Rows that any library can read, for example DuckDB by the variable's name, or ``polars.DataFrame(orders)``."""
 
     @property
     @abstractmethod
@@ -69,14 +69,14 @@ class Scannable(ABC):
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
     ) -> Scan:
-        """Return a lazy scan, see `Scan`."""
+        """Return a lazy scan; see `Scan`."""
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pa.Table:
         """Read all rows. ``columns`` and ``filter`` are as for `scan`."""
         return self.scan(columns=columns, filter=filter).to_arrow()
 
     def head(self, rows: int = HEAD_ROWS) -> pa.Table:
-        """Read the first rows, in no particular order.
+        """Read at most ``rows`` rows, in no particular order.
 
         >>> orders.head(1).num_rows
         1
@@ -84,7 +84,7 @@ class Scannable(ABC):
         return self.scan().limit(rows).to_arrow()
 
     def count(self, *, filter: FilterLike | None = None) -> int:
-        """Count the rows: from metadata alone, unless rows have to be merged, filtered or found deleted.
+        """Count the rows, from metadata alone unless rows must be filtered, merged by key or checked for deletion.
 
         >>> orders.count()
         2
@@ -108,9 +108,10 @@ class Scannable(ABC):
         return self.scan(columns=columns, filter=filter).to_polars()
 
     def to_duckdb(self, name: str, connection: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyConnection:
-        """Register the rows as a view of a DuckDB connection, by default a new one in memory, and return it.
+        """Register the rows as a view ``name`` of a DuckDB connection, by default a new one, and return the connection.
 
-        Each query of the view reads the latest rows of these columns; it fails if one of them was dropped or retyped.
+        Each query of the view reads the latest rows. The view keeps its columns: a query fails if one was dropped or
+        has another type. Raises `MissingExtraError` without DuckDB, `InvalidOptionError` for an invalid name.
 
         >>> orders.to_duckdb("o").sql("SELECT sum(amount) FROM o").fetchall()
         [(13.5,)]
@@ -126,9 +127,9 @@ class Scannable(ABC):
         return to
 
     def to_datafusion(self, name: str, context: datafusion.SessionContext | None = None) -> datafusion.SessionContext:
-        """Register the rows as a table of a DataFusion session, by default a new one, and return it.
+        """Register the rows as a table ``name`` of a DataFusion session, by default a new one, and return the session.
 
-        Each query reads the latest rows of these columns, as with `to_duckdb`.
+        Queries read the rows as with `to_duckdb`. Raises `MissingExtraError` without DataFusion.
 
         >>> orders.to_datafusion("o").sql("SELECT sum(amount) AS s FROM o").to_pylist()
         [{'s': 13.5}]
@@ -147,9 +148,10 @@ class Scannable(ABC):
         return to
 
     def to_arrow_dataset(self) -> ds.Dataset:
-        """Return the rows as a pyarrow dataset, for engines that push columns and filters down into one.
+        """Return the rows as a pyarrow dataset, for engines that push down columns and filters.
 
-        Each scanner reads the latest rows of these columns. Filters compare as Arrow does.
+        Each scanner reads the latest rows, with the columns that the dataset had when it was made. Filters compare as
+        Arrow does.
 
         >>> orders.to_arrow_dataset().to_table(columns=["id"], filter=pc.field("amount") > 5).to_pylist()
         [{'id': 1}]
@@ -166,9 +168,9 @@ class Scannable(ABC):
 
 
 class FixedColumns:
-    """A scan with the columns that it has now, for libraries that ask for columns only once.
+    """A scan whose columns stay as they are now, for libraries that request the schema only once.
 
-    DuckDB would take the bytes of a column whose type changed since for values of the old type.
+    If a column's type changed, DuckDB would otherwise read its bytes as values of the old type.
     """
 
     def __init__(self, scan: Scan) -> None:
@@ -186,17 +188,17 @@ class FixedColumns:
         return FixedColumns(self.scan.filter(filter))
 
     def read(self, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> Iterator[pa.RecordBatch]:
-        """Read columns of the rows that match a filter. The scan is planned when the first batch is asked for."""
+        """Read columns of the rows that match a filter. The scan is planned when the first batch is requested."""
         yield from self.open(self.scan.scan(columns=columns, filter=filter))
 
     def open(self, scan: Scan) -> pa.RecordBatchReader:
-        """Open a scan. Raises `SchemaMismatchError` if a column was dropped or has another type than in the schema."""
+        """Open a scan. Raises `SchemaMismatchError` if a column was dropped or its type differs from the schema."""
         reader = scan.to_arrow_batch_reader()
         for field in reader.schema:
             if field.type != (before := self.schema.field(field.name).type):
                 raise SchemaMismatchError(
-                    f"column '{field.name}' became {field.type}, it was {before} when the query or view was made; "
-                    "make it again"
+                    f"column '{field.name}' is {field.type}, but was {before} when the query or view was created; "
+                    "create it again"
                 )
         return reader
 
@@ -208,10 +210,11 @@ class FixedColumns:
 
 
 def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: Scan) -> None:
-    """Create a temporary view of a scan, which every query of it reads anew. Raises DuckDB's errors for the name.
+    """Create a temporary view, each query of which reads the scan again. Raises DuckDB's errors for the name.
 
-    DuckDB lets the dataset select columns and evaluate filters, as Arrow does. To Arrow NaN is greater than nothing,
-    while DuckDB orders it above all numbers, so columns with floating-point numbers are hidden from such filters.
+    DuckDB pushes columns and filters down to the dataset, which evaluates the filters as Arrow does. For Arrow, no
+    comparison with NaN holds, while DuckDB orders NaN above all numbers. So columns with floating-point numbers are
+    hidden from such filters.
     """
     from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
 
@@ -223,14 +226,14 @@ def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: S
 
 
 def _select_terms(schema: pa.Schema) -> Iterator[str]:
-    """Return SQL of all columns, in which those with floating-point numbers are no plain columns."""
+    """Return SQL terms of all columns. Those with floating-point numbers are expressions, which hides the columns."""
     for field in schema:
         name = quote_name(field.name)
         yield f"coalesce({name}, NULL) AS {name}" if _has_floats(field.type) else name
 
 
 def quote_name(name: str) -> str:
-    """Return a name as DuckDB and DataFusion quote it."""
+    """Quote a name for DuckDB and DataFusion."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -241,7 +244,7 @@ def _has_floats(data_type: pa.DataType) -> bool:
 
 
 class RowSource(ABC):
-    """What a scan reads: a table, at a version perhaps, or a view."""
+    """What a scan reads: a table, a version of a table, or a view."""
 
     name: str
 
@@ -252,7 +255,7 @@ class RowSource(ABC):
 
     @abstractmethod
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Return the scan's columns and the rows that match its filters. Bounded memory, except for system tables."""
+        """Return the scan's columns and the rows that match its filters, in bounded memory except for system tables."""
 
     def read(self, scan: Scan) -> pa.Table:
         """Read all rows that match the scan's filters."""
@@ -260,16 +263,16 @@ class RowSource(ABC):
         return pa.Table.from_batches(batches, schema)
 
     def count_by_metadata(self) -> int | None:
-        """Count all rows by metadata; None if only a read can tell."""
+        """Count all rows by metadata; None if they must be read."""
         return None
 
     def plan(self, scan: Scan) -> ScanSummary:  # noqa: ARG002 - a view's plan does not depend on the filter
-        raise InvalidOptionError("a view is not planned: its rows are read, and filtered afterwards; scan the table")
+        raise InvalidOptionError("a view has no plan: its rows are read and then filtered; plan a scan of the table")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanSummary:
-    """What a scan will read. Skipped segments are those whose statistics exclude every row of the filter."""
+    """What a scan will read. Skipped segments have no row that can match the filter, by their statistics."""
 
     table: str
     version: int
@@ -279,10 +282,10 @@ class ScanSummary:
     lake_bytes: int
     log_segments: int
     log_bytes: int
-    """Bytes of the hot log's rows in memory, estimated."""
+    """The estimated size of the hot log's rows in memory."""
     skipped_segments: int
     rows: int | None
-    """The number of rows before they are filtered; None if only reading can tell."""
+    """The number of rows before filters; None if they must be read."""
 
     def __str__(self) -> str:
         lake = f"snapshot {self.lake_snapshot_id}" if self.lake_snapshot_id is not None else "no snapshot"
@@ -297,21 +300,21 @@ class ScanSummary:
 @validates_arguments()
 @dataclass(frozen=True, slots=True, eq=False)
 class Scan(Scannable):
-    """A lazy read. `select`, `filter` and `limit` return another scan; nothing is read before the rows are asked for.
+    """A lazy read. `select`, `filter` and `limit` return another scan; the other methods read rows.
 
-    Each read starts at the latest state, unless the scan is of a version. A read sees one state from start to end.
+    Each read takes the latest state, unless the scan has a version, and sees this one state from start to end.
     """
 
     source: RowSource
     columns: tuple[str, ...] | None = None
     """The columns to return, in order; None for all."""
     filters: tuple[FilterLike, ...] = ()
-    """Filters that must all hold, as the caller gave them."""
+    """Filters as the caller passed them, which must all hold."""
     max_rows: int | None = None
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the result. Raises `SchemaMismatchError` for an unknown one."""
+        """The columns of the result. Raises `SchemaMismatchError` for an unknown column."""
         from streamhouse_spark.expressions.filters import filter_and_project
 
         return filter_and_project(self.source.schema.empty_table(), self.columns, None).schema
@@ -324,21 +327,21 @@ class Scan(Scannable):
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
     ) -> Scan:
-        """Return this scan, narrowed."""
+        """Return a scan with these columns, an additional filter and a limit."""
         scan = self if columns is None else replace(self, columns=tuple(columns))
         scan = scan if filter is None else scan.filter(filter)
         return scan if limit is None else scan.limit(limit)
 
     def select(self, *columns: str) -> Scan:
-        """Return only these columns, in this order."""
+        """Return a scan of only these columns, in this order."""
         return replace(self, columns=columns)
 
     def filter(self, condition: FilterLike) -> Scan:
-        """Return only rows that also match the condition.
+        """Return a scan of only the rows that also match the condition.
 
         ``condition`` is SQL text such as ``"amount > 5 AND day = 'mon'"``, a ``pyarrow.compute`` expression, a list of
-        ``(column, operator, value)`` that must all hold, or a list of such lists of which one must, as pyarrow and
-        pandas take them. It prunes lake files and log segments. Null matches no comparison, as in SQL.
+        ``(column, operator, value)`` that must all hold, or a list of such lists, one of which must hold, as in pyarrow
+        and pandas. It skips lake files and log segments without matching rows. Null matches no comparison, as in SQL.
 
         >>> orders.scan().filter([[("amount", ">", 5), ("day", "=", "mon")], [("id", "in", [2, 3])]]).count()
         2
@@ -346,16 +349,16 @@ class Scan(Scannable):
         return replace(self, filters=(*self.filters, condition))
 
     def limit(self, rows: int) -> Scan:
-        """Return at most so many of the rows that match all filters, in no particular order."""
+        """Return a scan of at most ``rows`` of the rows that match all filters, in no particular order."""
         if rows < 0:
             raise InvalidOptionError(f"limit is {rows}, expected at least 0")
         return replace(self, max_rows=rows if self.max_rows is None else min(rows, self.max_rows))
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a reader of Arrow batches, with memory for a few of them. Lake rows come first.
+        """Return a reader of Arrow batches, which holds a few of them in memory. Lake rows come first.
 
-        Raises `SchemaMismatchError` for an unknown column, `InvalidOptionError` for an impossible filter, and while
-        rows are read `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
+        Raises `SchemaMismatchError` for an unknown column and `InvalidOptionError` for an invalid filter; while rows
+        are read, also `SnapshotExpiredError`, `OffsetsTrimmedError` and `CorruptDataError`.
         """
         return pa.RecordBatchReader.from_batches(*self._open())
 
@@ -364,11 +367,11 @@ class Scan(Scannable):
         return schema, batches if self.max_rows is None else _take(batches, self.max_rows)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over Arrow batches, as `to_arrow_batch_reader`."""
+        """Iterate over Arrow batches. Errors are those of `to_arrow_batch_reader`."""
         yield from self.to_arrow_batch_reader()
 
     def to_arrow(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pa.Table:
-        """Read all rows, lake files in parallel. Lake rows come first. ``columns`` and ``filter`` narrow the scan."""
+        """Read all rows, lake files in parallel. Lake rows come first. ``columns`` and ``filter`` are as for `scan`."""
         scan = self.scan(columns=columns, filter=filter)
         return scan.source.read(scan) if scan.max_rows is None else scan.to_arrow_batch_reader().read_all()
 
@@ -381,11 +384,11 @@ class Scan(Scannable):
     def to_polars(self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> pl.DataFrame:
         """Read all rows into a polars frame. Raises `MissingExtraError` without polars."""
         library = require_library("polars")
-        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter))
+        frame: pl.DataFrame = library.from_arrow(self.to_arrow(columns=columns, filter=filter), rechunk=False)
         return frame
 
     def count(self, *, filter: FilterLike | None = None) -> int:
-        """Count the rows, from metadata alone where that is exact. With a limit, no further rows are read."""
+        """Count the rows, from metadata alone if that is exact. With a limit, no more rows than these are read."""
         if filter is not None:
             return self.filter(filter).count()
         num_rows = None if self.filters else self.source.count_by_metadata()
@@ -395,16 +398,16 @@ class Scan(Scannable):
         return num_rows if self.max_rows is None else min(num_rows, self.max_rows)
 
     def plan(self) -> ScanSummary:
-        """Plan the scan, and return what it will read. Raises `InvalidOptionError` for a view."""
+        """Plan the scan and return what it will read. Raises `InvalidOptionError` for a view."""
         return self.source.plan(self)
 
     def explain(self) -> str:
-        """Return the plan as text, to be printed."""
+        """Return the plan as text."""
         return str(self.plan())
 
 
 class PlannedSource(RowSource):
-    """Rows in lake files and log segments, which are planned before they are read."""
+    """Rows in lake files and log segments; a scan is planned before they are read."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
         if version is not None and timestamp_ms is not None:
@@ -420,12 +423,12 @@ class PlannedSource(RowSource):
 
     @property
     def is_of_version(self) -> bool:
-        """Whether the user chose the state, so that no other state may replace it."""
+        """Whether the user chose the version, so that the read must not use another one."""
         return self._version is not None or self._timestamp_ms is not None
 
     @abstractmethod
     def read_planned(self, scan: Scan, read: Callable[[PlannedScan], T]) -> T:
-        """Plan a scan and read it. If its lake snapshot expired meanwhile, plan and read again, by another one."""
+        """Plan a scan and read it. If its lake snapshot expires meanwhile, try again with another snapshot."""
 
     def open(self, scan: Scan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         from streamhouse_spark.read.scan_executor import read_batches  # loads the readers of both lake formats
@@ -433,8 +436,8 @@ class PlannedSource(RowSource):
         def read(planned: PlannedScan) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
             projection = planned.projection
             plan = planned.sources.plan(planned.table)
-            batches = read_batches(planned.table, plan, filter=projection.filter, node=projection.node)
-            first = next(batches, None)  # an expired snapshot shows here, while another can take its place
+            batches = read_batches(planned.table, plan, filter=projection.filter, node=projection.node, threads=True)
+            first = next(batches, None)  # fails here if the snapshot expired, so that another one can be read
             return projection.schema, map(projection.finish, chain(() if first is None else (first,), batches))
 
         return self.read_planned(scan, read)
@@ -514,9 +517,9 @@ class TableSource(PlannedSource):
 
         state = self._table.refresh()
         if self._version is not None:
-            from streamhouse_spark.table.versioning.rollback import pin_version
+            from streamhouse_spark.table.versioning.rollback import snapshot_of_version
 
-            return self._table, pin_version(self._table, self._version)
+            return self._table, snapshot_of_version(self._table, self._version)
         if self._timestamp_ms is not None:
             table, state = table_as_of(self._table, state, self._timestamp_ms)
             return table, take_historical_snapshot(table, state, self._timestamp_ms)
@@ -524,7 +527,7 @@ class TableSource(PlannedSource):
 
 
 class LakeSource(PlannedSource):
-    """The rows of a lake snapshot: the latest, one of an id, tag or branch of the lake, or that of a time."""
+    """The rows of a lake snapshot: the latest, the one of an id, tag or branch of the lake, or that of a time."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
         super().__init__(table, version, timestamp_ms)
@@ -581,7 +584,7 @@ class _HasSchema(Protocol):
 class ViewSource(RowSource):
     """A view, whose rows are filtered after they are read.
 
-    ``open_reader`` is given the columns that the scan needs, None for all of them, and may read more.
+    ``open_reader`` receives the columns that the scan needs, or None for all, and may return more.
     """
 
     def __init__(

@@ -1,9 +1,8 @@
-"""Read-only views of a table, named by a ``$`` suffix, and `Table.inspect`, which reads system tables."""
+"""Read-only views of a table, which are named by a ``$`` suffix, and `Inspect`, which reads system tables."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
@@ -36,10 +35,7 @@ PARTITIONS = "partitions"
 
 @validates_arguments(unless=("read",))
 class Inspect:
-    """System tables of one table. Each method reads the latest state and returns one system table.
-
-    The columns are those of `SYSTEM_TABLES`, or of `partitions_schema`.
-    """
+    """The system tables of a table; see `Table.inspect`. Each method reads the latest state."""
 
     def __init__(self, table: TableHandle) -> None:
         self._table = table
@@ -48,14 +44,15 @@ class Inspect:
         return f"Inspect({self._table.name})"
 
     def read(self, name: str) -> pa.Table:
+        """Return the system table ``$<name>``. Raises `InvalidNameError` for an unknown name."""
         return SystemTables(self._table.storage, self._table.refresh()).read(name)
 
     def buckets(self) -> pa.Table:
-        """Return log start and end, lake offset and lag of each bucket."""
+        """Return the start and end of the log, the lake offset and the lag of each bucket."""
         return self.read("buckets")
 
     def segments(self) -> pa.Table:
-        """Return the live segments of the hot log; ``file`` is null for inline rows."""
+        """Return the live segments of the hot log. ``file`` is null for inline rows."""
         return self.read("segments")
 
     def commits(self) -> pa.Table:
@@ -63,18 +60,18 @@ class Inspect:
         return self.read("commits")
 
     def history(self, limit: int | None = None) -> pa.Table:
-        """Return the retained commits with operation and author, oldest first, at most the latest ``limit``.
+        """Return the latest ``limit`` commits, or all that are retained, with operation and author, oldest first.
 
         Raises `InvalidOptionError` for an invalid limit.
         """
         if limit is not None and limit < 1:
-            raise InvalidOptionError(f"limit must be at least 1, got {limit}")
+            raise InvalidOptionError(f"limit is {limit}, expected at least 1")
         return SystemTables(self._table.storage, self._table.refresh(), limit).read("history")
 
     def partitions(self) -> pa.Table:
-        """Return the row counts of each partition in log and lake; the first columns are the partition columns.
+        """Return the number of rows of each partition in log and lake. The first columns are the partition columns.
 
-        See `partitions_table.partition_table`. Raises `InvalidNameError` for an unpartitioned table.
+        Raises `InvalidNameError` for an unpartitioned table.
         """
         return open_view(self._table, PARTITIONS).to_arrow()
 
@@ -87,37 +84,52 @@ class Inspect:
         return self.read("refs")
 
     def schemas(self) -> pa.Table:
+        """Return the current and earlier columns, as Spark DDL."""
         return self.read("schemas")
 
     def options(self) -> pa.Table:
-        """Return the table's properties."""
+        """Return the properties of the table."""
         return self.read("options")
 
     def tiering(self) -> pa.Table:
-        """Return the recorded lake snapshots and the offsets that they hold."""
+        """Return the offsets of each bucket in the recorded lake snapshots."""
         return self.read("tiering")
 
 
 def open_view(table: TableHandle, suffix: str) -> Scannable:
-    """Open the view of a suffix. Raises `InvalidNameError` for an unsupported suffix, listing the supported ones."""
+    """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
+    name = f"{table.name}${suffix}"
     if suffix in SYSTEM_TABLES:
-        return _SystemView(table, suffix)
+        return _View(
+            name,
+            lambda: SYSTEM_TABLES[suffix],
+            lambda _: SystemTables(table.storage, table.refresh()).read(suffix).to_reader(),
+        )
     if suffix == CHANGELOG:
-        return _ChangelogView(table, suffix)
-    if suffix == PARTITIONS and table.state.partition_by:
-        return _PartitionsView(table, suffix)
+        return _View(
+            name,
+            lambda: with_fields(CHANGELOG_FIELDS, table.refresh().schema.arrow),
+            lambda columns: _open_changelog(table, columns),
+        )
     if suffix == BINLOG and table.state.primary_key:
-        return _BinlogView(table, suffix)
+        return _View(name, lambda: binlog_schema(table.refresh().schema.arrow), lambda _: _open_binlog(table))
+    if suffix == PARTITIONS and table.state.partition_by:
+        from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
+
+        return _View(name, lambda: partitions_schema(table.refresh()), lambda _: count_partitions(table).to_reader())
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
                 f"{table.name}${suffix}: table {table.name} has no lake (table.datalake.enabled is false); "
                 f"available: {', '.join(_list_suffixes(table))}",
             )
+        require_no_branch(table.state, "reading the lake alone")
         from streamhouse_spark.table.lake import LakeView
 
-        require_no_branch(table.state, "reading the lake alone")
-        return LakeView(table) if suffix == LAKE else _LakeMetadataView(table, suffix)
+        if suffix == LAKE:
+            return LakeView(table)
+        rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
+        return _View(name, lambda: rows.schema, lambda _: rows.to_reader())
     _reject(table, suffix)
 
 
@@ -130,10 +142,10 @@ def _list_suffixes(table: TableHandle) -> list[str]:
 
 def _reject(table: TableHandle, suffix: str) -> NoReturn:
     if suffix == BINLOG:
-        raise InvalidNameError(f"{table.name}${suffix}: only tables with a primary key have ${suffix}; use $changelog")
+        raise InvalidNameError(f"{table.name}${suffix}: only primary-key tables have ${suffix}; use $changelog")
     if suffix == PARTITIONS:
         raise InvalidNameError(
-            f"{table.name}${suffix}: the table is not partitioned by columns; $buckets says where its rows are"
+            f"{table.name}${suffix}: the table is not partitioned by columns; use $buckets to see where its rows are"
         )
     raise InvalidNameError(
         f"{table.name}${suffix}: unknown suffix ${suffix}; available: {', '.join(_list_suffixes(table))}"
@@ -142,112 +154,55 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 @validates_arguments()
 class _View(Scannable):
-    """A view whose rows are filtered after they are read."""
+    """A view whose rows are filtered after they are read. ``open_reader`` is as for `ViewSource`."""
 
-    def __init__(self, table: TableHandle, suffix: str) -> None:
-        self._table = table
-        self._suffix = suffix
+    def __init__(
+        self,
+        name: str,
+        read_schema: Callable[[], pa.Schema],
+        open_reader: Callable[[Collection[str] | None], pa.RecordBatchReader],
+    ) -> None:
+        self._name = name
+        self._read_schema = read_schema
+        self._open_reader = open_reader
 
     def __repr__(self) -> str:
-        return f"View({self._table.name}${self._suffix}: {count_of(len(self.schema), 'column')})"
+        return f"View({self._name}: {count_of(len(self.schema), 'column')})"
 
-    @abstractmethod
-    def _open(self) -> pa.RecordBatchReader:
-        """Read the rows of the latest state."""
-
-    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:  # noqa: ARG002 - they are few
-        """Read at least these columns of the rows, by default all."""
-        return self._open()
+    @property
+    def schema(self) -> pa.Schema:
+        return self._read_schema()
 
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
     ) -> Scan:
-        source = ViewSource(f"{self._table.name}${self._suffix}", self, self._open_columns)
-        return Scan(source).scan(columns=columns, filter=filter, limit=limit)
+        return Scan(ViewSource(self._name, self, self._open_reader)).scan(columns=columns, filter=filter, limit=limit)
 
 
-class _SystemView(_View):
-    @property
-    def schema(self) -> pa.Schema:
-        return SYSTEM_TABLES[self._suffix]
-
-    def _open(self) -> pa.RecordBatchReader:
-        return SystemTables(self._table.storage, self._table.refresh()).read(self._suffix).to_reader()
+def _open_changelog(table: TableHandle, columns: Collection[str] | None) -> pa.RecordBatchReader:
+    state = table.refresh()
+    read = state.schema.of_names(columns)
+    schema = with_fields(CHANGELOG_FIELDS, read.arrow)
+    return pa.RecordBatchReader.from_batches(schema, changelog_batches(table, state, read))
 
 
-class _PartitionsView(_View):
-    """Row counts of each partition, see `partitions_table`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        from streamhouse_spark.table.partitions_table import partitions_schema
-
-        return partitions_schema(self._table.refresh())
-
-    def _open(self) -> pa.RecordBatchReader:
-        from streamhouse_spark.table.partitions_table import count_partitions
-
-        return count_partitions(self._table).to_reader()
-
-
-class _ChangelogView(_View):
-    """All changes with type, offset and commit time, see `changelog_batches`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return with_fields(CHANGELOG_FIELDS, self._table.refresh().schema.arrow)
-
-    def _open(self) -> pa.RecordBatchReader:
-        return self._open_columns(None)
-
-    def _open_columns(self, columns: Collection[str] | None) -> pa.RecordBatchReader:
-        state = self._table.refresh()
-        read = state.schema.of_names(columns)
-        batches = changelog_batches(self._table, state, read)
-        return pa.RecordBatchReader.from_batches(with_fields(CHANGELOG_FIELDS, read.arrow), batches)
-
-
-class _BinlogView(_View):
-    """All changes with the row before and after, see `binlog_batches`."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        return binlog_schema(self._table.refresh().schema.arrow)
-
-    def _open(self) -> pa.RecordBatchReader:
-        state = self._table.refresh()
-        schema = state.schema.arrow
-        batches = binlog_batches(changelog_batches(self._table, state), schema)
-        return pa.RecordBatchReader.from_batches(binlog_schema(schema), batches)
-
-
-class _LakeMetadataView(_View):
-    def __init__(self, table: TableHandle, suffix: str) -> None:
-        from streamhouse_spark.table.lake import LakeView
-
-        super().__init__(table, suffix)
-        self._rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._rows.schema
-
-    def _open(self) -> pa.RecordBatchReader:
-        return self._rows.to_reader()
+def _open_binlog(table: TableHandle) -> pa.RecordBatchReader:
+    state = table.refresh()
+    batches = binlog_batches(changelog_batches(table, state), state.schema.arrow)
+    return pa.RecordBatchReader.from_batches(binlog_schema(state.schema.arrow), batches)
 
 
 def changelog_batches(
     table: TableHandle, state: TableState, columns: TableSchema | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Read all changes of a state by the state's columns or some of them, each bucket in offset order.
+    """Read all retained changes, with all columns of ``state`` or those of ``columns``, each bucket in offset order.
 
-    A log table has inserts only, until rows are deleted or dropped with a partition. Then its changes start at the
-    first commit after which all are retained, and the inserts come first. For a primary-key table these are the changes
-    in the hot log and the archive, because the lake only has rows.
+    In a log table without deleted or dropped rows, all changes are inserts. Trimmed rows are read from the lake, with
+    null commit times; without a lake the changelog starts at the log start offset. If rows were deleted or dropped, the
+    changelog starts at the commit since which all changes are retained, with the inserts first. The changes of a
+    primary-key table are in the log and the archive, because the lake has only rows.
 
-    Trimmed rows of a log table without deletions are read from the lake, with null commit times. Without a lake the
-    changelog starts where the log does. Raises `OffsetsTrimmedError` if the lake does not hold trimmed rows, before the
-    first row of that bucket.
+    Raises `OffsetsTrimmedError`, before the first row of the bucket, if trimmed rows are missing from the lake.
     """
     from streamhouse_spark.read.change_feed.planning import plan_changelog_rows
     from streamhouse_spark.read.offset_scan import has_lost_rows
@@ -273,6 +228,6 @@ def _plan_lake_task(table: TableHandle, state: TableState, bucket: int, trimmed:
     if not state.has_lake or state.lake_offset(bucket) < trimmed.end:
         raise OffsetsTrimmedError(
             f"{table.name}$changelog: offsets {trimmed} of bucket {bucket} were trimmed from the hot log and are not "
-            "in the lake; table.tail(start='earliest') reads what the log holds",
+            "in the lake; use table.tail(start='earliest') to read the log alone",
         )
     return OffsetsScanTask(bucket, trimmed, 0)

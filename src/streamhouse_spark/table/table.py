@@ -132,8 +132,8 @@ class Table(TableHandle, Scannable):
     def append(self, rows: RowsLike, *, transaction: Transaction | None = None) -> BucketOffsets:
         """Append rows to a log table, all or none, and return their offsets.
 
-        When the call returns, the rows are durable and visible to all readers. A reader or query is staged in pieces,
-        with memory for a few of them.
+        When the call returns, the rows are durable and visible to all readers. The batches of a reader or query are
+        written one after the other, with a few of them in memory.
 
         * ``rows``: a ``pyarrow`` Table, RecordBatch or reader, a pandas or polars frame, anything else with the Arrow C
           stream interface, or a list of dicts. Columns match by name. A missing column gets its default, or null.
@@ -533,9 +533,9 @@ class Table(TableHandle, Scannable):
     def incremental_append_scan(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
         """Return a lazy scan of the rows that the commits after ``from_exclusive`` appended, up to ``to_inclusive``.
 
-        Versions are commit numbers of ``$history`` or tags; None is the latest commit of each read, 0 precedes all.
-        Rows that were deleted later are included; new values of updated rows are not. Raises as `changes`, and
-        `InvalidOptionError` for a primary-key table.
+        Versions are commit numbers of ``$history`` or tags. Version 0 precedes all commits, None is the latest commit
+        at each read. Rows that were deleted later are included, new values of updated rows are not. Raises the errors
+        of `changes`, and `InvalidOptionError` for a primary-key table.
 
         >>> before = orders.refresh().version
         >>> orders.append([{"id": 3, "day": "tue", "amount": 1.5}])
@@ -548,12 +548,12 @@ class Table(TableHandle, Scannable):
         return scan_appends(self, from_exclusive, to_inclusive)
 
     def changes(self, from_exclusive: int | str = 0, to_inclusive: int | str | None = None) -> Scan:
-        """Return a lazy scan of what the commits after ``from_exclusive`` changed, up to ``to_inclusive``.
+        """Return a lazy scan of the changes of the commits after ``from_exclusive``, up to ``to_inclusive``.
 
         Versions are as for `incremental_append_scan`. The table's columns are followed by ``_change_type`` (``insert``,
         ``update_preimage``, ``update_postimage`` or ``delete``), ``_commit_version`` and ``_commit_timestamp``, as in
         Spark's ``CHANGES`` clause. Reading raises `InvalidOptionError` for an unknown version and for a commit whose
-        changes are not recorded row by row, such as an adoption, `OffsetsTrimmedError` or `SnapshotExpiredError` if
+        changes are not recorded row by row, such as an adoption; `OffsetsTrimmedError` or `SnapshotExpiredError` if
         changes are no longer retained.
 
         >>> before = people.refresh().version

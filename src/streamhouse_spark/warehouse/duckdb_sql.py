@@ -1,4 +1,4 @@
-"""`Warehouse.sql`: SQL over the tables of a warehouse by DuckDB, without a JVM. Read-only."""
+"""`Warehouse.sql`: read-only SQL over the tables of a warehouse with DuckDB, without a JVM."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def run_sql(open_view: Callable[[str], Scannable], query: str) -> duckdb.DuckDBPyRelation:
-    """Return a query as a lazy relation, see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
-    # without Python's variables: those in sight are of this function
+    """Return a query as a lazy relation; see `Warehouse.sql`. ``open_view`` is `Warehouse.view`."""
+    # queries must not see Python variables, which would be those of this function
     connection = require_library("duckdb").connect(config={"python_enable_replacements": False})
     connection.execute(f"CREATE SCHEMA {quote_name(DEFAULT_DATABASE)}")
     connection.execute("SET search_path = ?", [quote_name(DEFAULT_DATABASE)])
@@ -29,9 +29,9 @@ def run_sql(open_view: Callable[[str], Scannable], query: str) -> duckdb.DuckDBP
         except (InvalidNameError, TableNotFoundError):
             if "$" in name:
                 raise
-            continue  # a name that the query defines itself; otherwise DuckDB says that there is no such table
+            continue  # the query may define the name itself; if not, DuckDB reports it
         create_duckdb_view(connection, full_name, scan)
-        schema = f"memory.{quote_name(database)}"  # with the catalog, because a database may have the name of one
+        schema = f"memory.{quote_name(database)}"  # with the catalog, because a database may be named like a catalog
         connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         connection.execute(f"CREATE VIEW {schema}.{quote_name(name)} AS FROM {quote_name(full_name)}")
     relation: duckdb.DuckDBPyRelation = connection.sql(query)
@@ -39,19 +39,19 @@ def run_sql(open_view: Callable[[str], Scannable], query: str) -> duckdb.DuckDBP
 
 
 def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
-    """Return DuckDB's syntax tree. Raises `InvalidOptionError` for anything but one SELECT."""
+    """Return DuckDB's syntax tree. Raises `InvalidOptionError` unless the text is one SELECT."""
     row = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone()
     tree: dict[str, Any] = json.loads(row[0]) if row is not None else {"error": True}
     if tree["error"] or len(tree["statements"]) != 1:
         raise InvalidOptionError(
             f"sql {query[:200]!r}: {tree.get('error_message', 'several statements')}; expected one SELECT in DuckDB's "
-            "dialect; write by append, upsert, delete and overwrite, or with Spark SQL"
+            "dialect; to write, use append, upsert, delete or overwrite, or Spark SQL"
         )
     return tree
 
 
 def _table_names(node: Any) -> Iterator[tuple[str, str]]:
-    """Return the database and the name of each table that the tree names, in lower case: DuckDB ignores case."""
+    """Return the database and name of each table in the tree, in lower case because DuckDB ignores case."""
     if isinstance(node, dict):
         if node.get("type") == "BASE_TABLE":
             yield (node["schema_name"] or DEFAULT_DATABASE).lower(), node["table_name"].lower()

@@ -32,9 +32,11 @@ def scan(
 ) -> Scan:
     """Return a lazy scan of a table, branch or view of the warehouse at ``location``.
 
-    ``name`` is as for `Warehouse.view`, ``settings`` as for `Warehouse`, everything else as for `Table.scan`;
-    ``version`` and ``timestamp_ms`` also read an older ``$lake``. Raises as both do, and `InvalidOptionError` for
-    arguments that a view does not have.
+    * ``name``: as for `Warehouse.view`.
+    * ``settings``: as for `Warehouse`.
+    * All others: as for `Table.scan`. ``version`` and ``timestamp_ms`` also read an older ``$lake``.
+
+    Raises the errors of these methods, and `InvalidOptionError` for arguments that a view does not have.
 
     >>> sh.scan(warehouse.url, "shop.orders", filter="amount > 5", columns=["id"]).to_arrow().to_pylist()
     [{'id': 1}]
@@ -50,11 +52,13 @@ def scan(
             partitions=partitions,
         )
     if partitions is not None:
-        raise InvalidOptionError(f"{name} is a view, which has no partitions; filter its rows with filter=")
+        raise InvalidOptionError(f"{name} is a view without partitions; select its rows with filter=")
     if version is None and timestamp_ms is None:
         return view.scan(columns=columns, filter=filter, limit=limit)
     from streamhouse_spark.table.lake import LakeView  # loads the readers of both lake formats
 
     if not isinstance(view, LakeView):
-        raise InvalidOptionError(f"{name} is a view without versions; of a table and its $lake older rows are read")
+        raise InvalidOptionError(
+            f"{name} is a view without versions; only a table and its $lake can be read at an older version"
+        )
     return view.scan(columns=columns, filter=filter, version=version, timestamp_ms=timestamp_ms, limit=limit)

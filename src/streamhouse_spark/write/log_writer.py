@@ -110,7 +110,7 @@ class LogTableWriter:
         return merge_staged_rows(stager.stage(piece, missing) for piece in pieces)
 
     def fit_pieces(self, rows: Any) -> tuple[TableState, frozenset[int], Iterator[pa.Table]]:
-        """Convert rows as `fit_rows` does; a stream in pieces, of which one is in memory at a time."""
+        """Convert rows as `fit_rows` does. A stream is converted in pieces, one of which is in memory at a time."""
         reader = open_stream(rows, self.table.name)
         state, fitted, missing = self.fit_rows(rows if reader is None else reader.schema.empty_table())
         if reader is None:

@@ -298,7 +298,7 @@ class TestProjection:
             table.to_arrow(columns=columns)
 
     def test_a_projection_with_a_repeated_column_is_rejected(self, table):
-        with pytest.raises(SchemaMismatchError, match="'a' is asked for twice"):
+        with pytest.raises(SchemaMismatchError, match="'a' is requested twice"):
             table.to_arrow(columns=["a", "A"])
 
     @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_a_url_tells_account_container_and_prefix():
     address, prefix = AzureAddress.parse(URL, {})
     assert (address.account, address.container, prefix) == ("account", "box", "some/prefix")
     assert address.account_url == "https://account.blob.core.windows.net"
-    assert address.is_microsofts
+    assert address.is_microsoft
     assert AzureAddress.parse("abfs://box@account.dfs.core.windows.net", {})[1] == ""
 
 
@@ -51,7 +51,7 @@ def test_an_emulator_has_an_authority_of_its_own(authority, url):
     settings = {"adls.blob-storage-authority": authority, "adls.blob-storage-scheme": "http"}
     address, _ = AzureAddress.parse(URL, settings)
     assert address.account_url == url
-    assert not address.is_microsofts
+    assert not address.is_microsoft
 
 
 @pytest.mark.parametrize(
@@ -108,20 +108,20 @@ def test_settings_of_others_and_of_pyiceberg_are_left_alone():
     ],
 )
 def test_azure_failures_are_classified(error, kind):
-    assert blobs().judge(error).kind is kind
+    assert blobs().classify_failure(error).kind is kind
 
 
 def test_texts_have_a_remedy_and_no_secret():
     known = blobs()
     denied = answered(ClientAuthenticationError, 403, "AuthorizationFailure", f"not with {KEY['adls.account-key']}\nno")
-    error = known.judge(denied).error("write", f"{URL}/a")
+    error = known.classify_failure(denied).error("write", f"{URL}/a")
     assert type(error) is StorageRefusedError
     assert "grant the role Storage Blob Data Contributor" in str(error)
     assert KEY["adls.account-key"] not in str(error)
     assert "\n" not in str(error)
-    exists = known.judge(answered(ResourceExistsError, 409, "BlobAlreadyExists")).error("write", f"{URL}/a")
+    exists = known.classify_failure(answered(ResourceExistsError, 409, "BlobAlreadyExists")).error("write", f"{URL}/a")
     assert type(exists) is ObjectExistsError
-    gone = known.judge(answered(ResourceNotFoundError, 404, "ContainerNotFound")).error("read", f"{URL}/a")
+    gone = known.classify_failure(answered(ResourceNotFoundError, 404, "ContainerNotFound")).error("read", f"{URL}/a")
     assert "create the container" in str(gone)
 
 

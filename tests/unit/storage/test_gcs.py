@@ -40,10 +40,10 @@ def blobs() -> GcsBlobs:
 def test_a_url_tells_bucket_and_prefix():
     address, prefix = GcsAddress.parse(URL, {})
     assert (address.bucket, prefix, address.host) == ("bucket", "some/prefix", "https://storage.googleapis.com")
-    assert address.is_googles
+    assert address.is_google
     emulator, _ = GcsAddress.parse("gs://bucket", {"gcs.service.host": "http://127.0.0.1:4443/"})
     assert emulator.host == "http://127.0.0.1:4443"
-    assert not emulator.is_googles
+    assert not emulator.is_google
 
 
 @pytest.mark.parametrize("url", ["gs://b", "gs://user@bucket/p", "gs://Bucket/p", "gs://bucket/a//b", "gs://bucket/.."])
@@ -92,24 +92,26 @@ def test_bad_gcs_settings_are_rejected_without_their_value(settings, message):
     ],
 )
 def test_gcs_failures_are_classified(error, kind):
-    assert blobs().judge(error).kind is kind
+    assert blobs().classify_failure(error).kind is kind
 
 
 def test_texts_have_a_remedy_and_no_secret():
     known = blobs()
     denied = ResponseError(answer(403, f"not with {TOKEN}\nhere", "forbidden"), is_put=True)
-    error = known.judge(denied).error("write", f"{URL}/a")
+    error = known.classify_failure(denied).error("write", f"{URL}/a")
     assert type(error) is StorageRefusedError
     assert "grant the role Storage Object User" in str(error)
     assert TOKEN not in str(error)
     assert "\n" not in str(error)
-    assert "application-default login" in known.judge(DefaultCredentialsError("none")).remedy
-    exists = known.judge(ResponseError(answer(412), is_put=True)).error("write", f"{URL}/a")
+    assert "application-default login" in known.classify_failure(DefaultCredentialsError("none")).remedy
+    exists = known.classify_failure(ResponseError(answer(412), is_put=True)).error("write", f"{URL}/a")
     assert type(exists) is ObjectExistsError
-    absent = known.judge(ResponseError(plain(404, "No such object: x"), is_put=False)).error("read", f"{URL}/a")
+    absent = known.classify_failure(ResponseError(plain(404, "No such object: x"), is_put=False)).error(
+        "read", f"{URL}/a"
+    )
     assert type(absent) is ObjectNotFoundError
     no_bucket = ResponseError(answer(404, "The specified bucket does not exist.", "notFound"), is_put=True)
-    assert "create the bucket" in known.judge(no_bucket).remedy
+    assert "create the bucket" in known.classify_failure(no_bucket).remedy
 
 
 def test_the_text_form_shows_no_secret():

@@ -184,11 +184,11 @@ class TestAltering:
         """Staged rows keep no constraint that came later; an append stages them again, and finds the breach."""
         table, other = wh.create_table("a.t", COLUMNS), wh.table("a.t")
         rows = pa.Table.from_pylist([{"id": 2, "amount": -1, "note": ""}], schema=table.state.schema.arrow)
-        staged = other.stager().stage(rows)
+        staged = other.log_writer.stager().stage(rows)
         other.append([{"id": 1, "amount": 1}])
         table.alter(set_properties={POSITIVE: "amount > 0"})
         with pytest.raises(CommitConflictError, match="a constraint was added while rows were staged"):
-            other.commit(staged)
+            other.log_writer.commit(staged)
         with pytest.raises(ConstraintViolatedError):
             other.append([{"id": 2, "amount": -1}])
         other.append([{"id": 3, "amount": 3}])

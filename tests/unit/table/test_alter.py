@@ -89,9 +89,16 @@ class TestColumns:
         writer = other_process().table(NAME)
         table.add_columns("note string")
         rows = pa.table({"id": [1], "note": ["x"]})
-        with pytest.raises(SchemaMismatchError, match="note"):
-            writer.append(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches()))
-        assert table.to_arrow().num_rows == 0
+        writer.append(rows.to_reader())  # its columns are known before its rows are read
+        assert table.to_arrow(columns=["id", "note"]).to_pylist() == [{"id": 1, "note": "x"}]
+
+        def altered_meanwhile():
+            table.drop_column("note")
+            yield from rows.to_batches()
+
+        with pytest.raises(CommitConflictError):
+            writer.append(pa.RecordBatchReader.from_batches(rows.schema, altered_meanwhile()))
+        assert table.to_arrow().num_rows == 1
 
     def test_rows_that_were_staged_before_are_committed_after(self, table, other_process):
         writer = other_process().table(NAME)

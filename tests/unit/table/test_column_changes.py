@@ -230,7 +230,7 @@ class TestWriters:
         rows = pa.Table.from_pylist([{"id": 1, "a": "x"}], schema=writer.schema)
         staged = writer.log_writer.stager().stage(rows)
         table.alter(**change)
-        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were staged"):
             writer.log_writer.commit(staged)
         assert table.to_arrow().num_rows == 0
 

@@ -77,7 +77,7 @@ class TestReads:
         other = wh.table(NAME)
         staged = other.log_writer.stager().stage(_whole(other, {"id": 1, "s": {"a": 1, "b": "x"}}))
         table.rename_column("s.a", "c")
-        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were written"):
+        with pytest.raises(CommitConflictError, match="renamed or dropped while rows were staged"):
             other.log_writer.commit(staged)
         other.append([{"id": 2, "s": {"c": 2}}])
         table.add_columns("s.d INT")

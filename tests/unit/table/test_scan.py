@@ -340,7 +340,7 @@ def test_views_are_scanned_as_tables_are(wh, make, name):
     assert view.scan().select(first).limit(1).to_arrow().equals(expected.select([first]).slice(0, 1))
     assert view.count() == expected.num_rows
     if name != "d.t$lake":
-        with pytest.raises(InvalidOptionError, match="a view is not planned"):
+        with pytest.raises(InvalidOptionError, match="a view has no plan"):
             view.scan().explain()
 
 

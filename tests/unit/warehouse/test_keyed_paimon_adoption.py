@@ -129,7 +129,7 @@ def test_rows_whose_order_is_not_told_are_refused(own_cache, wh, stock, store):
         store.delete(key)
     store.put("lake/sales.db/orders/snapshot/LATEST", before["lake/sales.db/orders/snapshot/LATEST"])
     _append_beside(stock, store, first)
-    with pytest.raises(LakeMismatchError, match="bucket 0 has 1 row with the key and the sequence number of another"):
+    with pytest.raises(LakeMismatchError, match="bucket 0 has 1 row with the key and sequence number of another"):
         wh.adopt_table("sales.orders")
     assert not wh.exists("sales.orders")
     stock.append("sales.orders", keyed_rows({3: "told"}))

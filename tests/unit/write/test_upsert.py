@@ -189,7 +189,7 @@ class TestWrites:
             table.upsert([{"id": 1}], columns=["nope"])
         with pytest.raises(InvalidOptionError, match="names only primary key columns"):
             table.upsert([{"id": 1}], columns=["id"])
-        with pytest.raises(InvalidOptionError, match="fixed at creation"):
+        with pytest.raises(InvalidOptionError, match="is fixed at creation"):
             table.alter_properties({"primary.key": "name"})
         assert table.state.version == 1
         for call in (lambda: plain.upsert([row(1)]), lambda: plain.delete([1]), lambda: plain.lookup([1])):

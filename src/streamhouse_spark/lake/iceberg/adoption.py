@@ -57,9 +57,9 @@ class IcebergAdoption(LakeAdoption):
 
     kind = "Iceberg table"
 
-    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        """Examine a lake table. ``place`` is the name of the table, whose location is in its catalog."""
-        spec = LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1)
+    def examine(self, path: TablePath, location: str) -> AdoptionCandidate:
+        """Examine a lake table. ``location`` is the name of the table, whose location is in its catalog."""
+        spec = LakeTableSpec("", path, location, UNKNOWN_COLUMNS, (), (), 1)
         opened = self._bind(spec)
         table = opened.find()
         if table is None:

@@ -81,8 +81,8 @@ def expire(
     if not expired_ids:
         return ExpireReport()
     if dry_run:
-        left = [s for s in table.metadata.snapshots if s.snapshot_id not in expired_ids]
-        after = table.metadata.model_copy(update={"snapshots": left})
+        remaining = [s for s in table.metadata.snapshots if s.snapshot_id not in expired_ids]
+        after = table.metadata.model_copy(update={"snapshots": remaining})
         return ExpireReport(expired_ids, tuple(find_unreachable_files(table, table.metadata, after)))
     if claim is not None:
         claim(expired_ids, [snapshot.snapshot_id for snapshot in metadata.snapshots])
@@ -168,8 +168,8 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
 
 def find_unreachable_files(table: Table, before: TableMetadata, after: TableMetadata) -> list[str]:
     """Return the files that only removed snapshots needed, data files first, so that a crash hides none of them."""
-    left = {s.snapshot_id for s in after.snapshots}
-    expired = [s for s in before.snapshots if s.snapshot_id not in left]
+    remaining = {s.snapshot_id for s in after.snapshots}
+    expired = [s for s in before.snapshots if s.snapshot_id not in remaining]
     retained: Mapping[str, None] = list_files(table, after.snapshots)
     unreachable = [location for location in list_files(table, expired) if location not in retained]
     if isinstance(table.io, StorageFileIO):  # files outside the warehouse belong to other engines

@@ -131,39 +131,39 @@ def _find_version_and_floor(
     Versions are deleted oldest first, so there are no gaps. On a store with concurrent requests, the watermark is read
     together with the versions.
     """
-    ahead = Prefetch(storage)
-    if not ahead.is_useful:
-        return _find_newest_from(ahead, key, start), newest_floor(storage, key)
+    prefetch = Prefetch(storage)
+    if not prefetch.is_useful:
+        return _find_newest_from(prefetch, key, start), newest_floor(storage, key)
 
     started_ms = world.clock.boot_ms()
     first = [version_key(key, start + step) for step in range(2)]
-    floor, _ = call_both(storage, partial(newest_floor, storage, key), partial(ahead.expect, first))
-    latest = _find_newest_from(ahead, key, _skip_to_hint(ahead, key, start))
+    floor, _ = call_both(storage, partial(newest_floor, storage, key), partial(prefetch.expect, first))
+    latest = _find_newest_from(prefetch, key, _skip_to_hint(prefetch, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
         floor = newest_floor(storage, key)
     return latest, floor
 
 
-def _skip_to_hint(ahead: Prefetch, key: str, start: int) -> int:
+def _skip_to_hint(prefetch: Prefetch, key: str, start: int) -> int:
     """Return ``start``, or the later version in the hint if it exists. Prefetches the version with its successors."""
     second = version_key(key, start + 1)
-    if ahead.is_known_absent(version_key(key, start)) or ahead.is_known_absent(second):
+    if prefetch.is_known_absent(version_key(key, start)) or prefetch.is_known_absent(second):
         return start
     following = [version_key(key, start + step) for step in range(2, _STEPS_AHEAD)]
-    ahead.expect([hint_key(key), *following])
-    hint = (ahead.peek(hint_key(key)) or b"").strip()
-    if not hint.isdigit() or int(hint) < start + _STEPS_AHEAD or ahead.is_known_absent(following[-1]):
+    prefetch.expect([hint_key(key), *following])
+    hint = (prefetch.peek(hint_key(key)) or b"").strip()
+    if not hint.isdigit() or int(hint) < start + _STEPS_AHEAD or prefetch.is_known_absent(following[-1]):
         return start
-    ahead.expect(version_key(key, int(hint) + step) for step in range(2))
-    return start if ahead.is_known_absent(version_key(key, int(hint))) else int(hint)
+    prefetch.expect(version_key(key, int(hint) + step) for step in range(2))
+    return start if prefetch.is_known_absent(version_key(key, int(hint))) else int(hint)
 
 
-def _find_newest_from(ahead: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
+def _find_newest_from(prefetch: Prefetch, key: str, start: int) -> tuple[int, bytes] | None:
     """Return version ``start`` or its latest successor, or None if ``start`` is absent."""
 
     def read(number: int) -> tuple[int, bytes] | None:
         try:
-            return number, ahead.read(version_key(key, number))
+            return number, prefetch.read(version_key(key, number))
         except ObjectNotFoundError:
             return None
 

@@ -55,7 +55,7 @@ def write_row_deletes(
     """
     spec = IcebergFileSpec.from_json(context.lake)
     output = FileOutput(context, spec, binding.files_at(spec.data_location), binding.world.ids)
-    left = dict(rows)
+    remaining = dict(rows)
     foreign: str | None = None
     written: list[LakeFile] = []
     for file in _candidate_files(binding, context, rows, added, with_older=with_older):
@@ -64,12 +64,12 @@ def write_row_deletes(
         if own is None:
             foreign = file.location
             continue
-        hit = own.runs.common(left.get(own.bucket, _NO_ROWS))
+        hit = own.runs.common(remaining.get(own.bucket, _NO_ROWS))
         if not hit:
             continue
-        left[own.bucket] = left[own.bucket].without(hit)
+        remaining[own.bucket] = remaining[own.bucket].without(hit)
         written.extend(_write_new_deletes(output, own.bucket, hit.range, file, own.runs.rows_at(hit), access))
-    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    moved = {bucket: runs for bucket, runs in remaining.items() if runs} if foreign is not None else {}
     return written, RewrittenRows(moved, foreign)
 
 

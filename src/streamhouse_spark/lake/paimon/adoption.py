@@ -68,8 +68,8 @@ class PaimonAdoption(LakeAdoption):
 
     kind = "Paimon table"
 
-    def examine(self, path: TablePath, place: str) -> AdoptionCandidate:
-        opened = self._bind(LakeTableSpec("", path, place, UNKNOWN_COLUMNS, (), (), 1))
+    def examine(self, path: TablePath, location: str) -> AdoptionCandidate:
+        opened = self._bind(LakeTableSpec("", path, location, UNKNOWN_COLUMNS, (), (), 1))
         table = opened.find()
         if table is None:
             raise LakeMismatchError(
@@ -79,7 +79,7 @@ class PaimonAdoption(LakeAdoption):
         layout = read_layout(table.schema)
         columns = lake_schema(table.schema).columns
         schema = TableSchema(tuple(replace(column, id=i) for i, column in enumerate(columns, start=1)))
-        spec = _make_spec(path, place, table.schema, schema, layout)
+        spec = _make_spec(path, location, table.schema, schema, layout)
         claimed = _with_options(table.schema, options_of_adopted_table(table.schema, spec, write_only=False))
         _require_no_problems(
             table, [*layout.problems, *find_option_problems(table.schema), *find_differences(claimed, spec)]
@@ -184,11 +184,13 @@ class PaimonAdoption(LakeAdoption):
         return PaimonTableBinding(self.storage, spec, settings=self.settings, world=self.world)
 
 
-def _make_spec(path: TablePath, place: str, lake: PaimonSchema, schema: TableSchema, layout: Layout) -> LakeTableSpec:
+def _make_spec(
+    path: TablePath, location: str, lake: PaimonSchema, schema: TableSchema, layout: Layout
+) -> LakeTableSpec:
     """Return the spec of the lake table as if it were created for a table with its columns."""
     key = tuple(lake.primary_keys)
     return LakeTableSpec(
-        "", path, place, schema, tuple(lake.partition_keys), layout.bucket_key, layout.num_buckets, primary_key=key
+        "", path, location, schema, tuple(lake.partition_keys), layout.bucket_key, layout.num_buckets, primary_key=key
     )
 
 

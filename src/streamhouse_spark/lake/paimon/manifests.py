@@ -153,8 +153,8 @@ class MetadataReader:
         for entries in self.all_entries(manifests):
             for entry in entries:
                 (removed if entry.kind == DELETE else added)[key_of(entry)] = entry
-        left = [entry for key, entry in added.items() if key not in removed]
-        return [*left, *(entry for key, entry in removed.items() if key not in added)]
+        remaining = [entry for key, entry in added.items() if key not in removed]
+        return [*remaining, *(entry for key, entry in removed.items() if key not in added)]
 
     def all_entries(self, manifests: Sequence[ManifestFileMeta]) -> Iterable[list[ManifestEntry]]:
         """Return the entries of each manifest, in order."""

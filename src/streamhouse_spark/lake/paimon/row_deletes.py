@@ -111,15 +111,15 @@ def _find_touched_files(
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
     footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
-    left = dict(rows)
+    remaining = dict(rows)
     touched: list[FileRewrite] = []
     for split, own in zip(candidates, footers, strict=True):
         if own is None:
             foreign = split.location
-        elif deleted := own.runs.common(left.get(own.bucket, _NO_ROWS)):
-            left[own.bucket] = left[own.bucket].without(deleted)
+        elif deleted := own.runs.common(remaining.get(own.bucket, _NO_ROWS)):
+            remaining[own.bucket] = remaining[own.bucket].without(deleted)
             touched.append(FileRewrite(split, own, deleted))
-    moved = {bucket: runs for bucket, runs in left.items() if runs} if foreign is not None else {}
+    moved = {bucket: runs for bucket, runs in remaining.items() if runs} if foreign is not None else {}
     return touched, RewrittenRows(moved, foreign)
 
 

@@ -242,11 +242,11 @@ class _SnapshotBuilder:
             return manifests
         joined = {m.file_name for m in small}
         large = [m for m in manifests if m.file_name not in joined]
-        left = self._reader.remaining_entries(small)
-        num_removed = sum(entry.kind == DELETE for entry in left) + sum(m.num_deleted_files for m in large)
+        remaining = self._reader.remaining_entries(small)
+        num_removed = sum(entry.kind == DELETE for entry in remaining) + sum(m.num_deleted_files for m in large)
         if num_removed and num_removed >= REMOVED_SHARE_MIN * sum(m.num_added_files for m in large):
             return self._manifest(self._reader.remaining_entries(manifests))
-        return [*large, *self._manifest(left)]
+        return [*large, *self._manifest(remaining)]
 
     def _manifest(self, entries: list[ManifestEntry]) -> list[ManifestFileMeta]:
         name = f"manifest-{self._world.ids.new_uuid()}"

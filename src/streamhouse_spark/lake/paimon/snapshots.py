@@ -47,20 +47,20 @@ class SnapshotManager:
         self._storage = storage
         self._table_key = table_key
 
-    def newest(self, ahead: Prefetch | None = None) -> Snapshot | None:
+    def newest(self, prefetch: Prefetch | None = None) -> Snapshot | None:
         """Return the snapshot without a successor, or None before the first.
 
-        ``ahead`` may have prefetched the hint and the snapshots of `likely_keys`.
+        ``prefetch`` may have prefetched the hint and the snapshots of `likely_keys`.
         """
-        ahead = ahead or Prefetch(self._storage)
-        hint = self._hint(ahead)
+        prefetch = prefetch or Prefetch(self._storage)
+        hint = self._hint(prefetch)
         if hint:
-            ahead.expect([self.key_of(hint), self.key_of(hint + 1)])
+            prefetch.expect([self.key_of(hint), self.key_of(hint + 1)])
 
         def find(snapshot_id: int) -> Snapshot | None:
-            return self._read(self.key_of(snapshot_id), ahead)
+            return self._read(self.key_of(snapshot_id), prefetch)
 
-        is_hint_prefetched = hint is not None and ahead.has(self.key_of(hint))
+        is_hint_prefetched = hint is not None and prefetch.has(self.key_of(hint))
         current = find(hint) if hint else None
         if hint and current is None and is_hint_prefetched:
             current = find(hint)  # it was prefetched with the hint, and may have been stored since
@@ -263,9 +263,9 @@ class SnapshotManager:
     def hint_key(self) -> str:
         return f"{self._table_key}/snapshot/LATEST"
 
-    def _hint(self, ahead: Prefetch) -> int | None:
+    def _hint(self, prefetch: Prefetch) -> int | None:
         try:
-            text = ahead.read(self.hint_key).strip()
+            text = prefetch.read(self.hint_key).strip()
         except ObjectNotFoundError:
             return None
         return int(text) if text.isdigit() else None
@@ -281,9 +281,9 @@ class SnapshotManager:
         """Return the key of the file of a snapshot."""
         return f"{self._table_key}/snapshot/{SNAPSHOT_PREFIX}{snapshot_id}"
 
-    def _read(self, key: str, ahead: Prefetch | None = None) -> Snapshot | None:
+    def _read(self, key: str, prefetch: Prefetch | None = None) -> Snapshot | None:
         try:
-            data = (ahead or self._storage).read(key)
+            data = (prefetch or self._storage).read(key)
         except ObjectNotFoundError:
             return None
         return parse_snapshot(key, data)

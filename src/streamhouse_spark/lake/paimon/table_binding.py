@@ -113,14 +113,14 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
 
     def _find(self) -> PaimonTable | None:
         schemas: dict[int, PaimonSchema] = {}
-        ahead = Prefetch(self.storage)
+        prefetch = Prefetch(self.storage)
         likely = self.snapshots.likely_keys()
-        ahead.expect([*map(self.schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key, *likely])
-        while (schema := self._read_schema(len(schemas), ahead)) is not None:
+        prefetch.expect([*map(self.schema_key, range(_SCHEMAS_AHEAD)), self.snapshots.hint_key, *likely])
+        while (schema := self._read_schema(len(schemas), prefetch)) is not None:
             schemas[schema.id] = schema
         if not schemas:
             return None
-        newest = self.snapshots.newest(ahead)
+        newest = self.snapshots.newest(prefetch)
         while newest is not None and newest.schema_id not in schemas:  # the schema was added since, or lost
             schema = self._read_schema(len(schemas), Prefetch(self.storage))
             if schema is None:
@@ -196,10 +196,10 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         data = JSON.to_json(schema, indent=2).encode()
         slot_for_bytes(self.storage, self.schema_key(schema.id), data).take(data).won()
 
-    def _read_schema(self, schema_id: int, ahead: Prefetch) -> PaimonSchema | None:
+    def _read_schema(self, schema_id: int, prefetch: Prefetch) -> PaimonSchema | None:
         key = self.schema_key(schema_id)
         try:
-            data = ahead.read(key)
+            data = prefetch.read(key)
         except ObjectNotFoundError:
             return None
         try:

@@ -97,12 +97,12 @@ def find_equal_rows(
 
     If more rows are equal, those of the first files are returned.
     """
-    left = RowMultiset(rows)
+    unmatched = RowMultiset(rows)
     for name, split in newer:
-        if not left.num_left:
+        if not unmatched.num_unmatched:
             return
         numbered = read_numbered(files_at(split.location), split, projection)
-        hits = [numbers[left.take_matches(batch)] for numbers, batch in numbered]
+        hits = [numbers[unmatched.take_matches(batch)] for numbers, batch in numbered]
         if sum(map(len, hits)):
             yield name, np.concatenate(hits)
 
@@ -117,7 +117,7 @@ class RowMultiset:
         self._counts = counts.astype(np.int64)
 
     @property
-    def num_left(self) -> int:
+    def num_unmatched(self) -> int:
         return int(self._counts.sum())
 
     def take_matches(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
@@ -125,15 +125,15 @@ class RowMultiset:
         num_rows = self._rows.num_rows
         rows = cast_rows(pa.Table.from_batches([batch]), self._rows.schema)
         codes = encode_rows(pa.concat_tables([self._rows, rows]))
-        place_of = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
-        place_of[codes[:num_rows]] = np.arange(num_rows)
-        places = place_of[codes[num_rows:]]
-        hits = np.flatnonzero(places >= 0)
-        order = hits[np.argsort(places[hits], kind="stable")]
-        of_order = places[order]
-        nth = np.arange(len(order)) - np.searchsorted(of_order, of_order, side="left")
-        matched = order[nth < self._counts[of_order]]
-        self._counts -= np.bincount(places[matched], minlength=num_rows)
+        row_of_code = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+        row_of_code[codes[:num_rows]] = np.arange(num_rows)
+        candidates = row_of_code[codes[num_rows:]]
+        hits = np.flatnonzero(candidates >= 0)
+        order = hits[np.argsort(candidates[hits], kind="stable")]
+        ordered = candidates[order]
+        nth = np.arange(len(order)) - np.searchsorted(ordered, ordered, side="left")
+        matched = order[nth < self._counts[ordered]]
+        self._counts -= np.bincount(candidates[matched], minlength=num_rows)
         is_match = np.zeros(batch.num_rows, np.bool_)
         is_match[matched] = True
         return is_match

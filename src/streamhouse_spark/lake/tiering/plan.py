@@ -92,8 +92,8 @@ def find_round_starts(state: TableState, lake: LakeSnapshot | None) -> Mapping[i
 def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[int, int]) -> Mapping[int, OffsetSet]:
     """Return the deleted rows below the ``new`` offsets that the latest lake snapshot still has."""
     applied_through, offsets = (lake.applied_through, lake.offsets) if lake is not None else (0, {})
-    left = unapplied_deletes(state.deletions, applied_through, offsets)
-    below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in left.items()}
+    unapplied = unapplied_deletes(state.deletions, applied_through, offsets)
+    below = {bucket: runs.within(OffsetRange(0, new.get(bucket, 0))) for bucket, runs in unapplied.items()}
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 

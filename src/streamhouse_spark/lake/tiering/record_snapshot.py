@@ -97,12 +97,12 @@ def _find_missing_offsets(
     """Return bucket → offsets of the ranges that are not in ``known_runs``."""
     missing = {}
     for bucket, offsets in ranges.items():
-        left = OffsetSet.dense(offsets.start, len(offsets))
+        missing_offsets = OffsetSet.dense(offsets.start, len(offsets))
         for rows in known_runs:
             if bucket in rows:
-                left = left.without(rows[bucket])
-        if left:
-            missing[bucket] = left
+                missing_offsets = missing_offsets.without(rows[bucket])
+        if missing_offsets:
+            missing[bucket] = missing_offsets
     return missing
 
 
@@ -231,8 +231,8 @@ def _has_pending_deletes(state: TableState, snapshot: LakeSnapshot, applied_thro
     if state.lake is None or not state.deletions:
         return False
     lake_offsets = state.lake.offsets
-    left = unapplied_deletes(state.deletions, applied_through, snapshot.offsets)
-    of_lake = any(runs.within(OffsetRange(0, lake_offsets.get(bucket, 0))) for bucket, runs in left.items())
+    unapplied = unapplied_deletes(state.deletions, applied_through, snapshot.offsets)
+    of_lake = any(runs.within(OffsetRange(0, lake_offsets.get(bucket, 0))) for bucket, runs in unapplied.items())
     return of_lake or bool(unapplied_file_deletes(state.deletions, applied_through))
 
 

@@ -175,15 +175,15 @@ class RowsOfLog:
 
     def read(self, rows: Mapping[int, OffsetSet]) -> tuple[pa.Table, Mapping[int, OffsetSet]]:
         dropped = self.state.dropped_rows.named.rows
-        parts, left = [self.schema.arrow.empty_table()], {}
+        parts, remaining = [self.schema.arrow.empty_table()], {}
         for bucket, every in rows.items():
             runs = every.without(dropped[bucket]) if bucket in dropped else every
             log = self.state.buckets[bucket]
             if hot_runs := runs.within(OffsetRange(log.start, log.end)):
                 parts += self._read_bucket(bucket, hot_runs)
             if older := runs.without(hot_runs):
-                left[bucket] = older
-        return pa.concat_tables(parts), left
+                remaining[bucket] = older
+        return pa.concat_tables(parts), remaining
 
     def _read_bucket(self, bucket: int, runs: OffsetSet) -> list[pa.Table]:
         offsets_to_find, parts = runs.offsets(), []

@@ -37,7 +37,7 @@ from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.flight.requests import ReadRequest, ReadTicket
 from streamhouse_spark.table.system_views import BINLOG, CHANGELOG, LAKE, changelog_batches, open_view
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.table.versioning.rollback import pin_version
+from streamhouse_spark.table.versioning.rollback import snapshot_of_version
 
 BATCH_BYTES: Final = 2 << 20
 """Approximate bytes of a batch. Some gRPC clients accept at most 4 MiB by default."""
@@ -226,7 +226,7 @@ def _plan_lake_read(table: Table, request: ReadRequest) -> _PinnedRead:
 
 
 def _take_snapshot(table: Table, request: ReadRequest) -> ReadSnapshot:
-    return take_latest_snapshot(table.state) if request.version is None else pin_version(table, request.version)
+    return take_latest_snapshot(table.state) if request.version is None else snapshot_of_version(table, request.version)
 
 
 def _build_projection(request: ReadRequest, state: TableState) -> Projection:

@@ -109,7 +109,7 @@ def rollback_to_timestamp(table: TableHandle, timestamp_ms: int, *, dry_run: boo
     )
 
 
-def pin_version(table: TableHandle, version: int | str) -> ReadSnapshot:
+def snapshot_of_version(table: TableHandle, version: int | str) -> ReadSnapshot:
     """Return the read snapshot of a commit or a tag. Raises the errors of `Table.read_version`."""
     snapshot = take_latest_snapshot(state_at(table.log, table.storage, resolve_version(table.refresh(), version)))
     _require_log_kept(table, snapshot)

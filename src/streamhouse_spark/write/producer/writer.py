@@ -262,7 +262,7 @@ class Writer:
             return None
         producer = self._sender_thread.sender.producer
         if producer is None:
-            raise InvalidOptionError("sequence needs a writer with a producer_id; give one, or leave it out")
+            raise InvalidOptionError("sequence needs a writer with a producer_id; pass producer_id, or omit sequence")
         if producer.stored_sequence is None or sequence > producer.stored_sequence:
             return None
         stored: Future[BucketOffsets] = Future()
@@ -341,10 +341,7 @@ def make_sender_thread(
 def make_writer(
     log_writer: LogTableWriter, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
 ) -> tuple[Writer, SenderThread]:
-    """Return a writer and its background half, whose thread is not started: the caller makes its steps.
-
-    Raises as `open_writer`.
-    """
+    """Return a writer, and its sender thread, which the caller starts or steps. Raises the errors of `Table.writer`."""
     table, keyed = log_writer.table, None
     require_writable(table.state, None)
     if table.state.primary_key:

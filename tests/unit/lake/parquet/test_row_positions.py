@@ -192,12 +192,12 @@ def test_as_many_are_found_as_are_wanted(seed):
         found += Counter(repr(row) for row, is_found in zip(rows, mask, strict=True) if is_found)
     there = Counter(repr(row) for rows in batches for row in rows)
     assert found == Counter(map(repr, wanted)) & there
-    assert left.num_left == len(wanted) - found.total()
+    assert left.num_unmatched == len(wanted) - found.total()
 
 
 def test_an_empty_multiset_matches_no_row():
     left = RowMultiset(pa.table({"a": pa.array([], pa.int64())}))
-    assert left.num_left == 0
+    assert left.num_unmatched == 0
     assert not left.take_matches(pa.record_batch({"a": pa.array([1, None])})).any()
 
 

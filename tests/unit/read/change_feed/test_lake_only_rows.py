@@ -82,7 +82,8 @@ def test_rows_of_expired_snapshots_are_gone(table):
     table.append([{"id": 10, "day": 1}])
     table.open_lake().expire(keep_last=1, keep_ms=0)
     with pytest.raises(
-        OffsetsTrimmedError, match=rf"of commit {version}; the first available version is {version + 1}$"
+        OffsetsTrimmedError,
+        match=rf"of commit {version} were trimmed from the log; the first available version is {version + 1}$",
     ):
         changes(table, 1, table.refresh().version)
     assert first_there(table) == version + 1

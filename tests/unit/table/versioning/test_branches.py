@@ -319,7 +319,9 @@ def test_a_branch_sees_the_lake_snapshot_that_it_began_with_and_no_other(wh):
 
     assert read(branch, seen) == read(table, seen) == [0, 1, 2]
     assert read(table, newer) == list(range(6))
-    with pytest.raises(InvalidOptionError, match=rf"sees lake snapshot {seen}.*snapshot {newer} is of .* its table"):
+    with pytest.raises(
+        InvalidOptionError, match=rf"can read lake snapshot {seen}.*snapshot {newer} from the lake of its table"
+    ):
         read(branch, newer)
     with pytest.raises(InvalidOptionError, match="is a branch, which supports only reads and writes of rows"):
         read(branch, None)
@@ -329,5 +331,5 @@ def test_a_branch_sees_the_lake_snapshot_that_it_began_with_and_no_other(wh):
     add(hot, 1)
     hot.create_branch("audit")
     tier(hot)
-    with pytest.raises(InvalidOptionError, match="sees no lake snapshot"):
+    with pytest.raises(InvalidOptionError, match="can read no lake snapshot"):
         read(hot.branch("audit"), hot.refresh().lake.snapshot_id)

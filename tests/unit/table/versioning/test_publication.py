@@ -19,7 +19,7 @@ from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapsho
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 from unit.table.versioning.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -86,7 +86,7 @@ def test_rows_keep_their_buckets_and_their_order(wh):
 
 
 def test_many_rows_travel_as_segments(wh, monkeypatch):
-    monkeypatch.setattr(publication, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(publication, "SEGMENT_BYTES", 1 << 20)
     table = new_table(wh, lake=None)
     add(table, 0)
     table.create_branch("b")
@@ -156,7 +156,7 @@ def test_the_hot_log_of_a_branch_is_merged_as_that_of_a_table(wh):
         add(branch, number)
     delete(branch, 12)
     merge_inline(branch)
-    branch.merge_small()
+    merge_small(branch)
     add(branch, 20)
     table.fast_forward("audit")
     assert ids(table) == [*range(6), 10, 11, *range(13, 21)]
@@ -217,7 +217,7 @@ def test_a_branch_that_removed_rows_is_not_published_behind_changes(wh, changing
     else:
         table.overwrite(rows(5, n=1), where=[("id", "=", 5)])
     before = found(table)
-    with pytest.raises(CommitConflictError, match="Drop the branch, make it again") as told:
+    with pytest.raises(CommitConflictError, match="Drop the branch, create it again") as told:
         table.fast_forward("audit")
     assert "audit" in str(told.value)
     assert found(table) == before
@@ -412,7 +412,7 @@ def test_a_publication_of_a_concurrently_dropped_branch_fails(wh, other_process,
         return staged_rows(*given, **how)
 
     monkeypatch.setattr(publication, "stage_branch_rows", meanwhile)
-    with pytest.raises(TableNotFoundError, match="another branch has its name now"):
+    with pytest.raises(TableNotFoundError, match="another branch has its name"):
         table.fast_forward("audit")
     assert ids(table) == list(range(6))
 

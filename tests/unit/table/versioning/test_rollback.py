@@ -19,10 +19,10 @@ def rows(*numbers, day=None):
 
 
 def content(table):
-    return digest_of(table.to_arrow())
+    return content_of(table.to_arrow())
 
 
-def digest_of(found):
+def content_of(found):
     return sorted((row["id"], row["day"]) for row in found.to_pylist())
 
 
@@ -136,7 +136,7 @@ class TestLogTables:
         assert (report.rows_deleted, report.rows_added) == (2, 3)
         assert content(table) == [(1, 1), (3, 0), (4, 1)]
         tier(table)
-        assert digest_of(table.lake.to_arrow()) == content(table)
+        assert content_of(table.lake.to_arrow()) == content(table)
         check_history(table)
         table.rollback_to_version(emptied)
         assert content(table) == []
@@ -200,7 +200,7 @@ class TestLogTables:
         tier(table)
         assert sorted(table.lake.to_arrow()["id"].to_pylist()) == [1, 2, 3]
         dropped = version + 2
-        assert digest_of(table.read_version(dropped)) == [(2, 2), (3, 0)]
+        assert content_of(table.read_version(dropped)) == [(2, 2), (3, 0)]
         table.rollback_to_version(dropped)
         assert content(table) == [(2, 2), (3, 0)]
 

@@ -176,7 +176,7 @@ def test_an_expiry_that_has_not_seen_the_tag_leaves_its_snapshot(wh, clock, othe
         return found
 
     monkeypatch.setattr(lake_maintenance, "list_tagged_snapshots", late)
-    with pytest.raises(CommitConflictError, match=r"tag 'a' of d\.t was given to a version whose lake snapshot"):
+    with pytest.raises(CommitConflictError, match=r"a lake snapshot of d\.t cannot expire: tag 'a'"):
         expire(rival)
     monkeypatch.undo()
     assert ids(table.read_version("a")) == [1]
