@@ -133,7 +133,7 @@ def test_a_writer_that_others_are_always_ahead_of_gives_up(monkeypatch):
             opened(store, 20 + met).append([{"v": v} for v in range(8)])
 
     table = opened(FaultyStorage(store, plan), 3)
-    with pytest.raises(CommitConflictError, match="reserving numbers of column 'id' lost 3 races"):
+    with pytest.raises(CommitConflictError, match="cannot reserve identity values of column 'id': 3 attempts"):
         table.append([{"v": 1}])
     before = require_own_numbers(opened(store, 8))
     table.append([{"v": 1}])

@@ -325,7 +325,7 @@ def test_of_two_operations_that_read_the_same_rows_one_commits(host, storage):
     rows, read = b.read()
     a.increment(*a.read())
     with pytest.raises(
-        CommitConflictError, match=r"id = 0, which it writes, .*at offset 1 of bucket 0 \(commit 3\).*again"
+        CommitConflictError, match=r"id = 0, which the statement writes, .*at offset 1 of bucket 0 \(commit 3\).*again"
     ):
         b.increment(rows, read)
     assert b.rows() == {0: (0, "a", 2)} == folded(storage, b.log.refresh())
@@ -363,7 +363,7 @@ def test_what_changes_no_rows_is_no_conflict(host, storage):
 def test_a_rewrite_of_another_table_of_the_name_is_a_conflict(host):
     a = host("a")
     rows, read = a.read()
-    with pytest.raises(CommitConflictError, match="was dropped"):
+    with pytest.raises(CommitConflictError, match="the name is now table"):
         a.write([(False, (0, "a", 1))], read=ReadVersion("6" * 32, read.buckets))
     assert rows == a.rows() == {}
 

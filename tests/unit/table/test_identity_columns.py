@@ -179,7 +179,7 @@ def test_merge_engines_keep_it(wh, own_cache, engine):
         ("id BIGINT, v INT", {**ALWAYS, "bucket.key": "id", "bucket.num": "2"}, {}, "part of bucket.key"),
         ("id BIGINT, v INT", ALWAYS, {"partition_by": ["id"]}, "the source of a partition field"),
         ("id BIGINT, v BIGINT", {**ALWAYS, "table.generated.v": "id * 2"}, {}, "used by the generated column 'v'"),
-        ("k INT NOT NULL, id BIGINT", BY_DEFAULT, {"primary_key": ["k"]}, "BY DEFAULT: rows by key keep"),
+        ("k INT NOT NULL, id BIGINT", BY_DEFAULT, {"primary_key": ["k"]}, "BY DEFAULT: rows of a primary-key table"),
         (
             "k INT NOT NULL, id BIGINT",
             {**ALWAYS, "table.merge-engine": "versioned", "table.merge-engine.versioned.ver-column": "k"},
