@@ -319,7 +319,7 @@ class TestRefusals:
             ("id BIGINT, xs ARRAY<TIMESTAMP>", {}, {}, r"column 'xs.element' is a timestamp"),
             ("id BIGINT, kv MAP<STRING, DECIMAL(9, 2)>", {}, {}, r"column 'kv.value' is a decimal"),
             (DDL, {}, {"times": "weeks"}, "times is 'weeks'"),
-            (DDL, {}, {"times": "schema", "format": "maxwell-json"}, "times='schema' is for Debezium's events in JSON"),
+            (DDL, {}, {"times": "schema", "format": "maxwell-json"}, "times='schema' is only for format debezium-json"),
             (DDL, {}, {"value": "event"}, "no column 'event' of type"),
             (DDL, {}, {"position": ["lsn"]}, "no column 'lsn' to order"),
             (DDL, {"table.merge-engine": "first_row"}, {}, "merge engine first_row"),

@@ -89,7 +89,7 @@ def test_a_bad_upsert_changes_nothing(spark, wh, table, write):
     assert table.refresh().version == version
     plain = wh.create_table("keyed.plain", "id BIGINT")
     writer = spark.range(1).write.format("streamhouse").option("warehouse", wh.url).option("partialUpdate", "true")
-    with pytest.raises(PySparkException, match="has no primary key, which rowKindColumn requires"):
+    with pytest.raises(PySparkException, match="has no primary key, which partialUpdate requires"):
         writer.mode("append").save(plain.name)
 
 

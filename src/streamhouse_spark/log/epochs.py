@@ -24,7 +24,7 @@ def claim_epoch(log: CommitLog, epoch_id: str, plan: Plan, who: str) -> tuple[in
 
     After it no commit of an earlier holder is stored. A crash after it leaves an unused epoch, which is harmless.
     Returns the epoch and the state after the record. ``who`` names the holder in the error. Raises
-    `CommitConflictError` if the name is taken again and again, and the errors of ``plan``.
+    `CommitConflictError` after too many lost races for the name, and the errors of ``plan``.
     """
     for _ in range(CLAIMS_MAX):
         state = log.refresh()

@@ -200,8 +200,8 @@ def read_batches(
     """Read all tasks in order. Batches have the metadata columns, then the columns of the plan.
 
     Only rows that match ``filter`` are returned. ``node`` is a condition that all matching rows satisfy. It saves
-    reads; without ``filter``, rows that do not satisfy it may still be returned. With ``threads`` all of Arrow's threads
-    decode lake files.
+    reads; without ``filter``, rows that do not satisfy it may still be returned. With ``threads``, all of Arrow's
+    threads decode lake files.
 
     Raises `SnapshotExpiredError`, `OffsetsTrimmedError`, `CorruptDataError`.
     """

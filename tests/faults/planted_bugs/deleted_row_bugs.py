@@ -515,7 +515,7 @@ DELETED_ROW_BUGS = (
         ),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
     PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
-        some_rows_are_replaced, "CommitConflictError: ...rows that it replaces were deleted concurrently"
+        some_rows_are_replaced, "CommitConflictError: ...rows that the statement replaces were deleted concurrently"
     ),
     PlantedBug(
         "rows of a dropped partition are replaced", Patch(delete, "has_dropped_partitions", lambda: False)

@@ -84,6 +84,7 @@ def test_a_missing_metadata_file_is_named_and_never_fewer_rows(store, other_proc
     assert must <= named
 
 
+@pytest.mark.paimon
 def test_a_missing_snapshot_between_two_others_is_named(wh, own_cache):
     table = tiered(wh, "paimon", keyed=False)
     snapshots = table.open_lake().binding.snapshots
@@ -118,6 +119,7 @@ def test_a_lake_table_that_its_catalog_no_longer_has_is_named(store, world, tmp_
             read()
 
 
+@pytest.mark.paimon
 def test_a_dropped_table_is_no_damage(wh, own_cache):
     """A read that began before the drop meets a lake without files."""
     table = tiered(wh, "paimon", keyed=False)

@@ -252,7 +252,7 @@ class TestFencing:
         add(table, 1)
         assert ids(next(older)) == [1]
         newer = other_process().table("t").follow(APP)
-        with pytest.raises(ConsumerFencedError, match="a newer follower has this name.*different names"):
+        with pytest.raises(ConsumerFencedError, match=r"a newer follower has this name.*different names"):
             next(older)
         assert list(older) == []
         assert ids(next(newer)) == [1]

@@ -113,7 +113,7 @@ def test_changes_follow_added_columns_and_branches(people):
         (lambda orders, _: orders.changes(99).to_arrow(), InvalidOptionError, "no version 99"),
         (lambda orders, _: orders.changes(3, 2).to_arrow(), InvalidOptionError, "swap the two versions"),
         (lambda orders, _: orders.changes("nope").to_arrow(), InvalidOptionError, "a tag"),
-        (lambda orders, _: orders.changes(1).explain(), InvalidOptionError, "not planned"),
+        (lambda orders, _: orders.changes(1).explain(), InvalidOptionError, "has no plan"),
         (lambda orders, _: orders.changes(1).to_arrow(columns=["x"]), SchemaMismatchError, "no column 'x'"),
     ],
 )

@@ -298,7 +298,7 @@ def test_one_line_scans_any_name(tmp_path):
     assert sh.scan(place, "d.t$commits").count() == table.inspect.commits().num_rows
     with pytest.raises(InvalidOptionError, match="without versions"):
         sh.scan(place, "d.t$changelog", version=1)
-    with pytest.raises(InvalidOptionError, match="no partitions"):
+    with pytest.raises(InvalidOptionError, match="without partitions"):
         sh.scan(place, "d.t$lake", partitions={"day": "mon"})
     with pytest.raises(InvalidOptionError, match="limit is 'x'"):
         sh.scan(place, "d.t", limit="x")

@@ -43,13 +43,11 @@ def plan_changelog(table: TableHandle, state: TableState, options: ReadOptions) 
         start_us = options.starting_timestamp_ms * 1000
         first, _ = commits_between(table.storage, state, start_us, None, includes=(True, True))
         plan = with_changelog_types(plan_changes(table, state, first, last, Pruning()))
-    pieces = plan.tasks
+    tasks = plan.tasks
     if options.starting_timestamp_ms is not None and not options.fail_on_data_loss:
         start_us = options.starting_timestamp_ms * 1000
-        pieces = tuple(
-            replace(piece, commits=commits) for piece in pieces if (commits := piece.commits.since(start_us))
-        )
-    return replace(plan, tasks=pieces if ranges is None else tuple(_restrict_to_offsets(pieces, ranges)))
+        tasks = tuple(replace(task, commits=commits) for task in tasks if (commits := task.commits.since(start_us)))
+    return replace(plan, tasks=tasks if ranges is None else tuple(_restrict_to_offsets(tasks, ranges)))
 
 
 def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, OffsetRange] | None:
@@ -65,10 +63,10 @@ def _requested_offsets(state: TableState, options: ReadOptions) -> Mapping[int, 
 
 
 def _restrict_to_offsets(
-    pieces: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]
+    tasks: tuple[ChangesScanTask, ...], ranges: Mapping[int, OffsetRange]
 ) -> Iterator[ChangesScanTask]:
     """Drop changes of rows outside the ranges, and of rows without an offset."""
-    for piece in pieces:
-        offsets = ranges.get(piece.bucket) if piece.bucket is not None else None
-        if offsets is not None and (commits := piece.commits.within(offsets)):
-            yield replace(piece, commits=commits)
+    for task in tasks:
+        offsets = ranges.get(task.bucket) if task.bucket is not None else None
+        if offsets is not None and (commits := task.commits.within(offsets)):
+            yield replace(task, commits=commits)

@@ -129,7 +129,7 @@ def drop_tag(table: TableHandle, name: str) -> None:
 
 
 def _parse_tag_name(name: str) -> str:
-    """Return the name in lower case. Raises `InvalidOptionError`."""
+    """Return the name in lower case. Raises `InvalidOptionError` for an invalid name."""
     folded = name.lower() if name.isascii() else ""
     if not _NAME.match(folded) or len(folded) > NAME_CHARS_MAX or folded == "main":
         raise InvalidOptionError(

@@ -187,6 +187,7 @@ class TestCost:
             assert told(far, version, version) == {(12, "delete"): 1}
         assert len({key for key in cost.keys if key.endswith(".parquet")}) == 1
 
+    @pytest.mark.paimon
     def test_older_snapshots_of_a_paimon_lake_are_not_read_for_rows_of_the_newest(self, world, memory, remote):
         properties = {"table.datalake.format": "paimon"}
         table = Warehouse("wh", storage=memory, world=world).create_table(

@@ -369,6 +369,7 @@ def test_every_offer_is_one_state_while_rows_stream_in(warehouse, client, keyed,
     assert table.refresh().lake is not None
 
 
+@pytest.mark.paimon
 def test_variants_come_as_they_are(warehouse, client):
     table = warehouse.create_table("s.v", "id BIGINT, v VARIANT", properties={"table.datalake.format": "paimon"})
     values = [{"a": [1, None, {"b": 2.5}]}, [], "text", 5, None]

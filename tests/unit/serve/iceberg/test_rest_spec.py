@@ -18,6 +18,7 @@ from streamhouse_spark.serve.options import ServeOptions
 
 NO_NAMESPACE, NO_TABLE, NO_VIEW = "NoSuchNamespaceException", "NoSuchTableException", "NoSuchViewException"
 PAIMON = {"table.datalake.format": "paimon"}
+pytestmark = pytest.mark.paimon  # one of the tables has such a lake
 T = "/namespaces/s/tables"
 
 
