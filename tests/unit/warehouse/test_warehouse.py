@@ -250,7 +250,7 @@ class TestCreating:
                 {"primary_key": ["id"], "properties": {"table.merge-engine": "best"}},
                 "versioned or aggregation",
             ),
-            ({"properties": {"fields.price.agg": "sum"}}, "belongs to tables with a primary key; set primary.key"),
+            ({"properties": {"fields.price.agg": "sum"}}, "requires a primary key; set primary.key"),
         ],
     )
     def test_a_key_that_cannot_be(self, wh, store, asked, words):
