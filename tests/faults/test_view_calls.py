@@ -221,7 +221,7 @@ def truncated_and_refreshed() -> None:
     source.append([{"k": 7}, {"k": 7}])
     step = refresh_commit.next_step(view, {"source": source})
     assert step is not None
-    assert "emptied" in (step.new.whole_because or "")
+    assert "truncated" in (step.new.whole_because or "")
     close_tablets()
 
 
@@ -252,7 +252,12 @@ def test_what_changes_do_not_tell(change):
     else:
         source.delete(where=[("k", "=", 0)])
     step = refresh_commit.next_step(view, {"source": source})
-    expected = {"again": "made again", "columns": "other columns", "rows": "lost rows", "trimmed": "no lake that keeps"}
+    expected = {
+        "again": "recreated",
+        "columns": "columns changed",
+        "rows": "rows deleted",
+        "trimmed": "no lake with the rows",
+    }
     assert step is not None
     assert expected[change] in (step.new.whole_because or "")
     close_tablets()

@@ -583,7 +583,7 @@ WRITE_BUGS = (
     ),
     # values, names and times
     PlantedBug(
-        "texts keep the length that they are written with", Patch(TextSize, "fitted", lambda texts: texts)
+        "texts keep the length that they are written with", Patch(TextSize, "fit_texts", lambda texts: texts)
     ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
     PlantedBug(
         "a column name with a leading dot is read as a path",
