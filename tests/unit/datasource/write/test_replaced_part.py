@@ -75,11 +75,7 @@ def test_rows_of_a_condition_are_replaced(wh, table):
     assert ids(table) == [0, 2, 3, 5, 7]
     write(wh, part, ())
     assert ids(table) == [0, 2, 3, 5]
-<<<<<<< HEAD
     with pytest.raises(SchemaMismatchError, match="1 of 1 new rows do not match"):
-=======
-    with pytest.raises(SchemaMismatchError, match="1 of 1 new rows do not match the condition"):
->>>>>>> sparks
         writer(wh, part).write(batches(8))
     write(wh, parse_replace_where(table, "day = 1 OR day IS NULL"), (10,))
     assert ids(table) == [0, 2, 3, 5, 10]
