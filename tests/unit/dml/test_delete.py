@@ -160,7 +160,7 @@ class TestConflicts:
         read = ReadVersion.of(table.refresh())
         (bucket,) = [b for b, (_, end) in read.buckets.items() if end]
         other_process().table("d.t").delete(where=[("id", "=", 2)])
-        with pytest.raises(CommitConflictError, match=f"offset 2 of bucket {bucket} was deleted by another"):
+        with pytest.raises(CommitConflictError, match=f"offset 2 of bucket {bucket} was deleted concurrently"):
             commit_deletion(table, {bucket: runs(1, 2)}, read)
         assert ids(table.to_arrow()) == [0, 1, 3]
 
