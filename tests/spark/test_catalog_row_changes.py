@@ -244,7 +244,7 @@ def test_changes_of_other_rows_are_no_conflict(spark, wh, log, meanwhile, sql, h
 CONFLICTS = {
     "a row that it writes is deleted": (
         lambda t: t.delete(where=[("id", "=", 1)]),
-        r"the row at offset \d+ of bucket \d was deleted by another",
+        r"the row at offset \d+ of bucket \d was deleted concurrently",
     ),
     "truncation": (lambda t: t.truncate(), "it was truncated at offset"),
 }
