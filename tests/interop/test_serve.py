@@ -251,7 +251,7 @@ def test_other_machines_need_tls_and_a_token(warehouse, serve, tmp_path, monkeyp
     [
         (("--host", "0.0.0.0"), "--token-file or --access and --tls-cert and --tls-key is missing"),
         (("--tls-cert", "absent.pem"), "require each other"),
-        (("--tls-cert", "absent.pem", "--tls-key", "absent.pem"), "cannot be used"),
+        (("--tls-cert", "absent.pem", "--tls-key", "absent.pem"), "cannot load the certificate"),
         (("--token-file", "absent"), "cannot be read"),
     ],
 )

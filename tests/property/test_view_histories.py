@@ -184,7 +184,7 @@ def another_table_of_the_name_is_overlooked():
 
     def overlooked(source, then, now):
         found = real(source, then, now)
-        return None if found is not None and "made again" in found else found
+        return None if found is not None and "recreated" in found else found
 
     return mock.patch.object(refresh_commit, "_source_refresh_reason", overlooked)
 

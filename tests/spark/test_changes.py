@@ -131,7 +131,7 @@ def test_changes_are_bounded_by_times(spark, keyed, wh):
     assert (7, 0, "insert", 7) in changes(spark, keyed, f"FROM {text[6]} EXCLUSIVE")
     assert changes(spark, keyed, "FROM TIMESTAMP '2001-01-01' TO TIMESTAMP '2002-01-01'") == []
     assert changes(spark, keyed, "FROM TIMESTAMP '2101-01-01'") == []
-    with pytest.raises(PySparkException, match=r"CHANGES of .* swap the two versions"):
+    with pytest.raises(PySparkException, match=r"CHANGES of .* swap the two times"):
         changes(spark, keyed, f"FROM {text[7]} TO {text[3]}")
     at = found(spark, f"SELECT DISTINCT _commit_version, _commit_timestamp FROM {keyed} CHANGES FROM VERSION 2")
     in_order = [time for _, time in sorted(at)]

@@ -99,7 +99,7 @@ def test_a_source_that_was_emptied_is_computed_anew_once(spark, orders):
     view, query = kept(spark, orders, "SELECT cust, count(*) AS n FROM SOURCE GROUP BY cust")
     orders.truncate()
     orders.append([order(3, 5)])
-    assert "emptied" in view.refresh().whole_because
+    assert "was truncated" in view.refresh().whole_because
     require_right(spark, view, query)
     orders.append([order(4, 5)])
     assert view.refresh().whole_because is None
@@ -235,7 +235,7 @@ def test_a_view_of_a_view_is_refreshed_from_its_changes(spark, orders):
     require_right(spark, above, over)
     orders.truncate()
     orders.append([order(4, 2), order(5, 3), order(6, 3)])
-    assert "emptied" in view.refresh().whole_because
+    assert "was truncated" in view.refresh().whole_because
     assert above.refresh().whole_because is None
     require_right(spark, view, query)
     require_right(spark, above, over)

@@ -393,7 +393,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
         case act.TieredSnapshot():
             return _apply_tiered_snapshot(state, action)
         case PartitionDropRows():
-            named = _append_deletion(state.dropped_rows.named, DeleteRows(action.rows), record)
+            named = _append_deletion(state, state.dropped_rows.named, DeleteRows(action.rows), record)
             accounted = state.dropped_rows.accounted + action.count
             return replace(state, dropped_rows=DroppedPartitionRows(named, accounted, record.number))
         case act.ResetLake():
@@ -554,7 +554,7 @@ def _apply_delete(state: TableState, action: DeleteRows, record: Record) -> Dele
         raise CorruptDataError(
             f"record {record.number} of {state.name} deletes rows of {place} that are not the table's"
         )
-    return _append_deletion(state.deletions, action, record)
+    return _append_deletion(state, state.deletions, action, record)
 
 
 def _find_rows_not_live(state: TableState, action: DeleteRows) -> str | None:
@@ -573,23 +573,31 @@ def _find_rows_not_live(state: TableState, action: DeleteRows) -> str | None:
     return None
 
 
-def _append_deletion(deletions: Deletions, action: DeleteRows, record: Record) -> Deletions:
+def _append_deletion(state: TableState, deletions: Deletions, action: DeleteRows, record: Record) -> Deletions:
     if not action.rows and not action.files:
         return deletions
     number, time_ms = record.number, record.time_ms
     deletion = Deletion(number, time_ms, dict(action.rows), number, time_ms)
     deletion = replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)
-    return deletions.with_rows(_merge_oldest_deletions((*deletions, deletion)), action.rows)
+    return deletions.with_rows(_merge_oldest_deletions((*deletions, deletion), state.lake_history), action.rows)
 
 
-def _merge_oldest_deletions(deletions: Iterable[Deletion]) -> Deletions:
-    """Return the deletions in record order, at most `DELETIONS_MAX`: the oldest are merged.
+def _merge_oldest_deletions(deletions: Iterable[Deletion], lake_history: Sequence[TieredSnapshot] = ()) -> Deletions:
+    """Return the deletions in record order, about `DELETIONS_MAX` at most: the oldest are merged.
 
-    Deletions of lake file rows stay separate, so that no lake snapshot applies them twice.
+    Deletions of lake file rows stay separate, so that no lake snapshot applies them twice. Deletions that a recorded
+    lake snapshot applied are not merged with later ones, so that no row counts as deleted by both the lake and the log.
+    The latest deletion stays separate, because its writer counts its rows.
     """
+    applied = [snapshot.applied_through for snapshot in lake_history]
+
+    def can_merge(first: Deletion, second: Deletion) -> bool:
+        is_split = any(first.commit <= commit < second.commit for commit in applied)
+        return not (first.files or second.files or is_split)
+
     ordered = sorted(deletions, key=lambda deletion: deletion.commit)
     while len(ordered) > DELETIONS_MAX:
-        at = next((i for i, (a, b) in enumerate(pairwise(ordered)) if not a.files and not b.files), None)
+        at = next((i for i, pair in enumerate(pairwise(ordered[:-1])) if can_merge(*pair)), None)
         if at is None:
             break
         first, second = ordered[at : at + 2]

@@ -47,7 +47,7 @@ REFUSALS = {
     PARTITIONED: r"its partitioning was changed since|the partitioning of .* was changed after commit",
     NO_BRANCH: r"cannot have branches: it has an identity column",
     NO_CLONE: r"it has a Paimon lake, whose files two tables cannot share",
-    NOT_TOLD: r"cannot be rolled back to commit \d+: (rows left it|its lake was built|a partition was)",
+    NOT_TOLD: r"cannot be rolled back to commit \d+: (rows that|its lake was|commit \d+ deleted)",
 }
 """Reasons why a statement may be refused → the text that says so. Any other error is a difference."""
 

@@ -19,7 +19,7 @@ from streamhouse_spark.write.auto_compaction import merge_inline
 
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"
-_NO_LAKE = r"no lake table yet|tier it first|only the former lake"
+_NO_LAKE = r"no lake table|tier it first"
 _TRIMMED = r"rows? that the hot log no longer has"
 
 

@@ -340,7 +340,7 @@ def test_doctor_reports_a_branch_whose_publication_died(warehouse_path, monkeypa
         patched.setattr(publication, "end_log", lambda _: None)
         table.fast_forward("audit")
     (finding,) = branch_findings(warehouse_path)
-    assert finding.found == "it was published, and its log has not ended"
+    assert finding.found == "the branch was published, but its log has not ended"
     table.fast_forward("audit")
     assert "published" in branch_findings(warehouse_path)[0].found, "it was told that this was done"
     end_log(CommitLog(table.storage, _uuid_of_published(table), table.world))

@@ -130,7 +130,7 @@ def test_an_iceberg_table_is_adopted_and_stays_when_the_table_is_dropped(run, ta
     assert run("head", "again", "-n", "100", "-o", "json").stdout.count("\n") == 50
     assert run("verify", "again", "-o", "json").document["problems"] == []
     assert run("adopt", "once_more", "--lake", "default.t", code=1).stderr.startswith("LAKE_MISMATCH: ")
-    assert "was adopted and stays" in run("drop", "again", "--yes").stdout
+    assert "the adopted lake table stays" in run("drop", "again", "--yes").stdout
     assert run("adopt", "once_more", "--lake", "default.t", "-o", "json").document["rows"] == 50
 
 

@@ -220,7 +220,7 @@ def test_undrop_restores_a_listed_dropped_table(run, warehouse, orders):
     (listed,) = run("ls", "sales", "--dropped", "-o", "json").lines
     assert (listed["table"], listed["uuid"], listed["rows"]) == ("sales.orders", uuid, 1)
     assert run("ls", "other", "--dropped", "-o", "json").stdout == ""
-    assert "sales.orders is back, with 1 row\n" in run("undrop", "sales.orders").stdout
+    assert "restored sales.orders with 1 row\n" in run("undrop", "sales.orders").stdout
     assert run("undrop", "sales.orders", code=1).stderr.startswith("TABLE_EXISTS: ")
     run("drop", "sales.orders", "--yes")
     again = ("undrop", "sales.orders", "--uuid", uuid, "--to", "sales.old", "-o", "json")

@@ -467,3 +467,17 @@ def test_the_record_is_told(table):
     table.append(rows(1))
     table.delete(where=[("id", "=", 1)])
     assert table.inspect.commits()["actions"].to_pylist()[-1] == "delete_rows"
+
+
+def test_rows_that_the_lake_deleted_are_counted_once_when_the_oldest_deletions_are_merged(wh, lake, monkeypatch):
+    monkeypatch.setattr(state_module, "DELETIONS_MAX", 2)
+    table = new_table(wh, lake)
+    table.append(rows(*range(10)))
+    table.delete(where=[("id", "<", 2)])
+    tier(table)
+    for number in range(2, 6):
+        assert table.delete(where=[("id", "=", number)]) == 1
+        assert table.refresh().num_rows == table.to_arrow().num_rows == 9 - number
+    tier(table)
+    assert table.refresh().num_rows == 4
+    assert ids(table) == [6, 7, 8, 9]

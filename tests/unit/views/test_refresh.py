@@ -120,7 +120,7 @@ def test_a_source_without_rows_before_updates_that_is_emptied(house):
     source.upsert([{"id": 1, "cust": 1}, {"id": 2, "cust": 1}])
     view = view_of(house, "SELECT cust, count(*) AS n FROM streamhouse.db.k GROUP BY cust")
     source.truncate()
-    assert "emptied" in view.refresh().whole_because
+    assert "was truncated" in view.refresh().whole_because
     assert rows_of(view) == []
 
 
@@ -133,7 +133,7 @@ def test_a_source_whose_lake_is_built_anew_while_it_is_read_is_read_again(house)
     tier(source)
     with decided_then(source.retier), from_the_sources():
         report = view.refresh()
-    assert "lost rows" in report.whole_because
+    assert "rows deleted" in report.whole_because
     assert [row[-2:] for row in rows_of(view)] == [(1, 1)]
 
 

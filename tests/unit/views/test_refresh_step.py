@@ -198,7 +198,7 @@ def test_what_people_see_of_steps(house, caplog, monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with caplog.at_level(logging.INFO):
         view_of(house, BY_DAY, 5)
-    shown = ["db.v: step 1 is done, 8 rows of its sources are left", "step 2 is done, 4 rows"]
+    shown = ["db.v: step 1 is done, 8 rows of its sources remain", "step 2 is done, 4 rows"]
     assert all(text in caplog.text for text in shown)
     assert all(text in capsys.readouterr().err for text in shown[:1])
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
