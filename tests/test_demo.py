@@ -48,7 +48,7 @@ def test_the_demo_refuses_a_directory_that_is_not_its_own(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     refused = call([SCRIPT, "demo", "--warehouse", tmp_path], tmp_path)
     assert refused.returncode == 1
-    assert "is not empty (it holds thesis.txt)" in refused.stderr
+    assert "found thesis.txt, expected an empty location" in refused.stderr
     assert (tmp_path / "thesis.txt").exists()
 
 

@@ -209,7 +209,7 @@ def test_a_sum_that_does_not_fit_is_computed_again(spark, sources, caplog):
     keyed.upsert([{"id": 50, "cust": 8, "amount": 1.0, "note": "a"}])
     with caplog.at_level("INFO"):
         view.refresh()
-    assert "the whole query was computed" in caplog.text
+    assert "the full query was recomputed" in caplog.text
     require_right(spark, view, query)
 
 

@@ -24,12 +24,12 @@ from streamhouse_spark.cli.session import (
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.where import parse_where
-from streamhouse_spark.lake.types import CompactReport
+from streamhouse_spark.lake.types import SNAPSHOTS_KEPT, CompactReport
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.schema.partitioning import split_fields
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.drop_partition import DropPartitionReport, drop_partitions
-from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT, SNAPSHOTS_KEPT_MS
+from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT_MS
 from streamhouse_spark.table.table import Table
 
 F = TypeVar("F", bound=Callable[..., Any])

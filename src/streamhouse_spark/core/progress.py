@@ -72,8 +72,9 @@ class _NotebookLine:
     """A line below the cell. Rich's bars need ipywidgets there."""
 
     def __init__(self, text: str, total: int | None) -> None:
-        from IPython.display import display
+        import IPython.display
 
+        display: Any = IPython.display.display  # untyped in some releases
         self._text = text
         self._of = "" if total is None else f" of {total:,}"
         self._handle: Any = display({"text/plain": text}, raw=True, display_id=True)

@@ -296,6 +296,9 @@ class LakeDropReport:
     """The snapshot of the drop. None if there was nothing to drop, or for a dry run."""
 
 
+SNAPSHOTS_KEPT = 10
+
+
 @dataclass(frozen=True, slots=True)
 class ExpiryRules:
     """Selects the snapshots that expiry retains."""

@@ -16,18 +16,11 @@ from streamhouse_spark.errors import count_of
 from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_metadata
-from streamhouse_spark.lake.types import CompactReport, ExpireReport, LakeSnapshot, ManifestReport
+from streamhouse_spark.lake.types import SNAPSHOTS_KEPT, CompactReport, ExpireReport, LakeSnapshot, ManifestReport
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, check_grace
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.maintenance.lake import (
-    SNAPSHOTS_KEPT,
-    compact,
-    expire_snapshots,
-    optimize,
-    rewrite_manifests,
-)
 from streamhouse_spark.table.scan import LakeSource, Scan, Scannable
 from streamhouse_spark.table_handle import TableHandle
 
@@ -142,6 +135,8 @@ class LakeView(Scannable):
         Raises `CommitConflictError` if tiering or another engine committed first (earlier commits are kept),
         `LakeMismatchError`, `CommitStateUnknownError`.
         """
+        from streamhouse_spark.table.maintenance.lake import compact
+
         return compact(self._table, self._current(), purge=purge, dry_run=dry_run)
 
     def optimize(self, order_by: str, *, filter: FilterLike | None = None, dry_run: bool = False) -> CompactReport:
@@ -159,6 +154,8 @@ class LakeView(Scannable):
         for an unknown column, `CommitConflictError` if rows were deleted or files replaced concurrently (earlier
         commits are kept), `LakeMismatchError`, `CommitStateUnknownError`.
         """
+        from streamhouse_spark.table.maintenance.lake import optimize
+
         lake = self._current()
         return optimize(self._table, lake, order_by, chosen=parse_condition(filter), dry_run=dry_run)
 
@@ -173,6 +170,8 @@ class LakeView(Scannable):
 
         Raises `InvalidOptionError` for an invalid number or a time in the future, and `CommitConflictError`.
         """
+        from streamhouse_spark.table.maintenance.lake import expire_snapshots
+
         return expire_snapshots(
             self._table, self._current(), retain_last=retain_last, older_than_ms=older_than_ms, dry_run=dry_run
         )
@@ -187,6 +186,8 @@ class LakeView(Scannable):
 
     def rewrite_manifests(self, *, dry_run: bool = False) -> ManifestReport:
         """Combine small manifests. Raises `InvalidOptionError` for a lake format other than Iceberg."""
+        from streamhouse_spark.table.maintenance.lake import rewrite_manifests
+
         return rewrite_manifests(self._table, self._current(), dry_run=dry_run)
 
     # -- metadata -------------------------------------------------------------------------------------------------

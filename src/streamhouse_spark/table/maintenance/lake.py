@@ -17,14 +17,13 @@ from streamhouse_spark.expressions.filters import Filter, Projection
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.compaction import RunGroups
 from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapshot
-from streamhouse_spark.lake.types import Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
+from streamhouse_spark.lake.types import SNAPSHOTS_KEPT, Claim, CompactReport, ExpireReport, ExpiryRules, ManifestReport
 from streamhouse_spark.log.actions import Action, MarkOrphans
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOTS_KEPT = 10
 SNAPSHOTS_KEPT_MS = 24 * 3600 * 1000
 SNAPSHOTS_KEPT_MAX = 200
 """If there are more snapshots, those older than `SNAPSHOTS_MANY_KEPT_MS` expire, because every round reads and writes

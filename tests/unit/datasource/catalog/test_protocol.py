@@ -245,7 +245,7 @@ def test_what_a_job_is_asked_for_and_what_its_tasks_answer(catalog, connection, 
     try:
         given = {"table": "sales.orders", "spark_job": True}
         catalog.call("call_procedure", name="tier", arguments=given, jobs=driver.address)
-        with pytest.raises(StreamhouseError, match="ended early"):
+        with pytest.raises(StreamhouseError, match="ended before it replied"):
             catalog.call("call_procedure", name="refresh", arguments={"table": "sales.orders"}, jobs=driver.address)
     finally:
         driver.close()

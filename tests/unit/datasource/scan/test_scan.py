@@ -516,7 +516,7 @@ def test_a_branch_reads_no_lake_snapshot_of_its_table(plain, scans):
     name = "sales.plain$branch_audit"
     assert len(scans.rows(name, options={"asOfLakeSnapshot": seen})) == 200
     assert len(scans.rows("sales.plain", options={"asOfLakeSnapshot": newer})) == 250
-    with pytest.raises(InvalidOptionError, match=f"snapshot {newer} is of the lake of its table"):
+    with pytest.raises(InvalidOptionError, match=f"snapshot {newer} from the lake of its table"):
         scans.rows(name, options={"asOfLakeSnapshot": newer})
     with pytest.raises(InvalidOptionError, match="reading the lake alone"):
         scans.load(f"{name}$lake")

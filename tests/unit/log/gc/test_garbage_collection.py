@@ -7,7 +7,7 @@ import pytest
 
 from faults.sim import sim_world
 from kit.tables import TableCase
-from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, TableNotFoundError, Warehouse
+from streamhouse_spark import InvalidOptionError, SnapshotExpiredError, Table, TableNotFoundError, Warehouse
 from streamhouse_spark.core.warehouse_layout import (
     checkpoints_prefix,
     commits_prefix,
@@ -17,7 +17,8 @@ from streamhouse_spark.core.warehouse_layout import (
 )
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
-from streamhouse_spark.read import snapshot_reader
+from streamhouse_spark.read import scan_executor
+from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
 
 PLAIN = {"table.datalake.enabled": "false", "table.log.ttl": "0"}
 
@@ -132,6 +133,15 @@ def _many_appends_then_cleaned(other, clock):
     theirs.maintain()
 
 
+VERBS = {
+    "merge inline": merge_inline,
+    "merge small": merge_small,
+    "maintain": Table.maintain,
+    "read": Table.to_arrow,
+    "append": lambda table: table.append([{"id": 7}]),
+}
+
+
 class TestProcessThatSleptPastTheGrace:
     @pytest.fixture
     def slept(self, memory, clock):
@@ -140,7 +150,7 @@ class TestProcessThatSleptPastTheGrace:
 
         return sleep
 
-    @pytest.mark.parametrize("verb", ["merge_inline", "merge_small", "maintain", "to_arrow", "append"])
+    @pytest.mark.parametrize("verb", VERBS)
     def test_each_verb_looks_first(self, table, slept, verb):
         for i in range(5):
             table.append([{"id": i}])
@@ -148,20 +158,20 @@ class TestProcessThatSleptPastTheGrace:
         slept()
         with pytest.raises(SnapshotExpiredError, match="retry the read"):
             list(read_split(table.storage, plan_range(old, 0, old.buckets[0].offsets), old.schema))
-        getattr(table, verb)(*([[{"id": 7}]] if verb == "append" else []))
+        VERBS[verb](table)
         assert table.to_arrow().num_rows == 215 + (verb == "append")
 
     def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
         for i in range(5):
             table.append([{"id": i}])
-        read, naps = snapshot_reader.read_tables, []
+        read, naps = scan_executor.read_batches, []
 
         def sleepy(table, plan, **kwargs):
             if not naps:
                 naps.append(slept())
             return read(table, plan, **kwargs)
 
-        monkeypatch.setattr(snapshot_reader, "read_tables", sleepy)
+        monkeypatch.setattr(scan_executor, "read_batches", sleepy)
         assert table.to_arrow().num_rows == 215
 
     def test_a_tail_whose_caller_slept_goes_on(self, table, slept):

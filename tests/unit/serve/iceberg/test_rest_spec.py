@@ -159,4 +159,4 @@ class TestReadOnlyWarehouses:
         app = make_app(warehouse, ServeOptions(lake_after_s=5))
         answer = http_client(app).get(f"/iceberg/v1{T}/hot")
         assert answer.status_code == 200
-        assert "the store refuses their files" in answer.headers["warning"]
+        assert "the store rejects their files" in answer.headers["warning"]

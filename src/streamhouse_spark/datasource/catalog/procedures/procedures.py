@@ -30,6 +30,7 @@ from streamhouse_spark.expressions.partition_filter import NULL_NAME, PartitionM
 from streamhouse_spark.expressions.where import parse_where
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.snapshot_history import newest_snapshot
+from streamhouse_spark.lake.types import SNAPSHOTS_KEPT
 from streamhouse_spark.log.catalog.branches import base_version_of_clone
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.read.system_tables import bucket_lags
@@ -38,7 +39,6 @@ from streamhouse_spark.schema.ddl import parse_type
 from streamhouse_spark.schema.partitioning import join_fields, split_fields
 from streamhouse_spark.table.drop_partition import drop_partitions
 from streamhouse_spark.table.maintenance import lake as lake_maintenance
-from streamhouse_spark.table.maintenance.lake import SNAPSHOTS_KEPT
 from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.table.refresh_commit import pause_refreshes, resume_refreshes
 from streamhouse_spark.table.status import table_health
