@@ -164,14 +164,14 @@ class TestProcessThatSleptPastTheGrace:
     def test_a_read_that_sleeps_half_way_is_planned_anew(self, table, slept, monkeypatch):
         for i in range(5):
             table.append([{"id": i}])
-        read, naps = scan_executor.read_batches, []
+        read, naps = scan_executor.read_tables, []
 
         def sleepy(table, plan, **kwargs):
             if not naps:
                 naps.append(slept())
             return read(table, plan, **kwargs)
 
-        monkeypatch.setattr(scan_executor, "read_batches", sleepy)
+        monkeypatch.setattr(scan_executor, "read_tables", sleepy)
         assert table.to_arrow().num_rows == 215
 
     def test_a_tail_whose_caller_slept_goes_on(self, table, slept):
