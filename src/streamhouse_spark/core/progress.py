@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -72,9 +73,7 @@ class _NotebookLine:
     """A line below the cell. Rich's bars need ipywidgets there."""
 
     def __init__(self, text: str, total: int | None) -> None:
-        import IPython.display
-
-        display: Any = IPython.display.display  # untyped in some releases
+        display: Any = importlib.import_module("IPython.display").display  # some releases have no types
         self._text = text
         self._of = "" if total is None else f" of {total:,}"
         self._handle: Any = display({"text/plain": text}, raw=True, display_id=True)

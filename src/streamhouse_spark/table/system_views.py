@@ -98,25 +98,28 @@ class Inspect:
 
 def open_view(table: TableHandle, suffix: str) -> Scannable:
     """Open the view of a suffix. Raises `InvalidNameError` with the supported suffixes for any other suffix."""
-    name = f"{table.name}${suffix}"
     if suffix in SYSTEM_TABLES:
         return _View(
-            name,
+            table,
+            suffix,
             lambda: SYSTEM_TABLES[suffix],
             lambda _: SystemTables(table.storage, table.refresh()).read(suffix).to_reader(),
         )
     if suffix == CHANGELOG:
         return _View(
-            name,
+            table,
+            suffix,
             lambda: with_fields(CHANGELOG_FIELDS, table.refresh().schema.arrow),
             lambda columns: _open_changelog(table, columns),
         )
     if suffix == BINLOG and table.state.primary_key:
-        return _View(name, lambda: binlog_schema(table.refresh().schema.arrow), lambda _: _open_binlog(table))
+        return _View(table, suffix, lambda: binlog_schema(table.refresh().schema.arrow), lambda _: _open_binlog(table))
     if suffix == PARTITIONS and table.state.partition_by:
         from streamhouse_spark.table.partitions_table import count_partitions, partitions_schema
 
-        return _View(name, lambda: partitions_schema(table.refresh()), lambda _: count_partitions(table).to_reader())
+        return _View(
+            table, suffix, lambda: partitions_schema(table.refresh()), lambda _: count_partitions(table).to_reader()
+        )
     if suffix == LAKE or suffix.startswith(LAKE_PREFIX):
         if not table.has_lake:
             raise InvalidNameError(
@@ -129,7 +132,7 @@ def open_view(table: TableHandle, suffix: str) -> Scannable:
         if suffix == LAKE:
             return LakeView(table)
         rows = LakeView(table).metadata(suffix.removeprefix(LAKE_PREFIX))
-        return _View(name, lambda: rows.schema, lambda _: rows.to_reader())
+        return _View(table, suffix, lambda: rows.schema, lambda _: rows.to_reader())
     _reject(table, suffix)
 
 
@@ -154,17 +157,26 @@ def _reject(table: TableHandle, suffix: str) -> NoReturn:
 
 @validates_arguments()
 class _View(Scannable):
-    """A view whose rows are filtered after they are read. ``open_reader`` is as for `ViewSource`."""
+    """A view whose rows are filtered after they are read. ``open_reader`` is as for `ViewSource`.
+
+    Another process that unpickles it opens the view of the same name.
+    """
 
     def __init__(
         self,
-        name: str,
+        table: TableHandle,
+        suffix: str,
         read_schema: Callable[[], pa.Schema],
         open_reader: Callable[[Collection[str] | None], pa.RecordBatchReader],
     ) -> None:
-        self._name = name
+        self._table = table
+        self._suffix = suffix
+        self._name = f"{table.name}${suffix}"
         self._read_schema = read_schema
         self._open_reader = open_reader
+
+    def __reduce__(self) -> tuple[Callable[..., Scannable], tuple[TableHandle, str]]:
+        return open_view, (self._table, self._suffix)
 
     def __repr__(self) -> str:
         return f"View({self._name}: {count_of(len(self.schema), 'column')})"
