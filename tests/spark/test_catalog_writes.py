@@ -105,7 +105,7 @@ def test_each_way_of_a_frame_appends_rows(spark, table, name):
         (lambda: spark.range(1).selectExpr("id", "1 AS x").writeTo(name).append(), "EXTRA_COLUMNS"),
         (lambda: whole.write.option("mergeSchema", "true").insertInto(name), "use df.writeTo"),
         (lambda: spark.range(1).writeTo(name).option("txnApp", "a").append(), "did you mean txnAppId"),
-        (lambda: spark.range(1).writeTo(name).option("txnAppId", "a").append(), "add txnVersion"),
+        (lambda: spark.range(1).writeTo(name).option("txnAppId", "a").append(), "without txnVersion"),
     ):
         with pytest.raises(PySparkException, match=says) as refused:
             write()
