@@ -105,7 +105,7 @@ def test_a_bad_lookup_join_is_refused(spark, wh, customers, items):
     refused(SchemaMismatchError, "no column 'nope'", on={"id": "nope"})
     refused(SchemaMismatchError, "no column 'nope'", columns=["nope"])
     refused(
-        SchemaMismatchError, r"'name' is string, and column 'id' .* is bigint; cast", on={"name": "id"}, prefix="c_"
+        SchemaMismatchError, r"'name' is string, but column 'id' .* is bigint; cast", on={"name": "id"}, prefix="c_"
     )
     refused(SchemaMismatchError, r"looked up by the primary key \(order, line\)", items.name, on={"id": "line"})
     refused(SchemaMismatchError, "'id' is bigint, and column 'order' .* is int", items.name, on={"id": "order"})

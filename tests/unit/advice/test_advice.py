@@ -294,7 +294,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
         Advice(
             "CORRUPT_DATA",
             r"is missing, .*rebuild the lake from the log \(streamhouse retier\)",
-            "restore it, or rebuild the lake from the log (streamhouse retier)",
+            "rebuild the lake from the log (streamhouse retier)",
         ),
     ),
     a_lost_lake_file: Advice(
