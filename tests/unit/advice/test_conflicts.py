@@ -227,14 +227,18 @@ def dropping_a_partition_beside_quick_engines(place: Place) -> Case:
 
 ADVICE: dict[Callable[[Place], Case], Advice] = {
     creating_a_table_beside_others: Advice("COMMIT_CONFLICT", "cannot create default.n: .* try again", "try again"),
-    renaming_a_table_beside_others: Advice("COMMIT_CONFLICT", "cannot name a table default.n: .* retry", "races for the name; retry"),
+    renaming_a_table_beside_others: Advice(
+        "COMMIT_CONFLICT", "cannot name a table default.n: .* retry", "races for the name; retry"
+    ),
     writing_beside_quick_writers: Advice(
         "COMMIT_CONFLICT", "retry, or write fewer, larger batches", "retry, or write fewer, larger batches"
     ),
     rows_staged_for_a_table_that_was_made_anew: Advice(
         "COMMIT_CONFLICT", "dropped and created again; .*write the rows again", "write the rows again"
     ),
-    rows_staged_long_ago: Advice("COMMIT_CONFLICT", "rows were staged .* ms ago.* write them again", "write them again"),
+    rows_staged_long_ago: Advice(
+        "COMMIT_CONFLICT", "rows were staged .* ms ago.* write them again", "write them again"
+    ),
     rows_staged_by_other_columns: Advice(
         "COMMIT_CONFLICT", "write the rows again with its columns number", "write the rows again with its columns"
     ),

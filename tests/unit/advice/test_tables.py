@@ -422,12 +422,16 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     appending_by_key: Advice("INVALID_OPTION", "use upsert", "use upsert(rows)"),
     a_partition_of_a_table_without_a_lake: Advice(
-        "INVALID_OPTION", "set table.datalake.enabled to true and drop the partition", "set table.datalake.enabled to true and drop"
+        "INVALID_OPTION",
+        "set table.datalake.enabled to true and drop the partition",
+        "set table.datalake.enabled to true and drop",
     ),
     partitions_that_expire_without_a_lake: Advice(
         "INVALID_OPTION", "set table.datalake.enabled to true", "set table.datalake.enabled to true, or use"
     ),
-    partitions_of_a_table_without: Advice("INVALID_OPTION", "remove all rows with truncate", "or partition a new table"),
+    partitions_of_a_table_without: Advice(
+        "INVALID_OPTION", "remove all rows with truncate", "or partition a new table"
+    ),
     a_partition_that_is_lost_with_its_lake: Advice("CORRUPT_DATA", "retier", "rebuild the lake"),
     dropped_rows_that_a_new_lake_would_bring_back: Advice(
         "OFFSETS_TRIMMED", "then drop the partitions again", "then drop the partitions again"
