@@ -112,7 +112,7 @@ def _answer(calls: Sequence[LaneCall]) -> None:
         of_loop = [call for call in calls if call.loop is loop]
         try:
             loop.call_soon_threadsafe(_answer_all, of_loop)
-        except RuntimeError:  # the loop was closed: nobody waits
+        except RuntimeError:  # the loop was closed, so no call waits
             continue
 
 

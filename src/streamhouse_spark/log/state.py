@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import pairwise
@@ -44,6 +45,8 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 LAKE_HISTORY_MAX = 100
 DELETIONS_MAX: Final = 64
 """Records whose deletions a state holds separately; the deletions of older records are merged."""
+PENDING_DELETIONS_MAX: Final = 256
+"""As `DELETIONS_MAX`, for deletions that the lake has not applied: at least those that commit during a round."""
 CHANGE_COLUMN = Column(0, "_change_type", pa.int8(), nullable=False)
 """The first column of the log of a primary-key table, before the table's own columns: the change type as a number."""
 
@@ -579,21 +582,24 @@ def _append_deletion(state: TableState, deletions: Deletions, action: DeleteRows
     number, time_ms = record.number, record.time_ms
     deletion = Deletion(number, time_ms, dict(action.rows), number, time_ms)
     deletion = replace(deletion, files=dict(action.files), snapshot_id=action.snapshot_id)
-    return deletions.with_rows(_merge_oldest_deletions((*deletions, deletion), state.lake_history), action.rows)
+    return deletions.with_rows(_merge_oldest_deletions(state, (*deletions, deletion)), action.rows)
 
 
-def _merge_oldest_deletions(deletions: Iterable[Deletion], lake_history: Sequence[TieredSnapshot] = ()) -> Deletions:
+def _merge_oldest_deletions(state: TableState, deletions: Iterable[Deletion]) -> Deletions:
     """Return the deletions in record order, about `DELETIONS_MAX` at most: the oldest are merged.
 
-    Deletions of lake file rows stay separate, so that no lake snapshot applies them twice. Deletions that a recorded
-    lake snapshot applied are not merged with later ones, so that no row counts as deleted by both the lake and the log.
-    The latest deletion stays separate, because its writer counts its rows.
+    No lake snapshot may have applied a part of a merged deletion, because its rows would count as deleted twice. So
+    deletions are not merged across the last record that a recorded snapshot applied. Those after the latest snapshot,
+    of which a round in progress may apply some, are merged only above `PENDING_DELETIONS_MAX`. Deletions of lake file
+    rows stay separate, and so does the latest deletion, whose rows its writer counts.
     """
-    applied = [snapshot.applied_through for snapshot in lake_history]
+    applied = sorted(snapshot.applied_through for snapshot in state.lake_history)
 
     def can_merge(first: Deletion, second: Deletion) -> bool:
-        is_split = any(first.commit <= commit < second.commit for commit in applied)
-        return not (first.files or second.files or is_split)
+        if first.files or second.files or bisect_left(applied, first.commit) < bisect_left(applied, second.commit):
+            return False
+        is_applied = bool(applied) and second.commit <= applied[-1]
+        return is_applied or not state.has_lake or len(ordered) > PENDING_DELETIONS_MAX
 
     ordered = sorted(deletions, key=lambda deletion: deletion.commit)
     while len(ordered) > DELETIONS_MAX:
@@ -672,7 +678,8 @@ def _apply_reset_lake(state: TableState, action: act.ResetLake, record: Record) 
     moved = replace(state, lake_location=action.lake_location, lake_history=(), former_lakes=former)
     moved = replace(moved, archive=NO_ARCHIVE if action.starts else state.archive, expiring=frozenset())
     if state.dropped_rows.named and state.parsed.datalake_format == "iceberg":  # otherwise the record deletes them
-        moved = replace(moved, deletions=_merge_oldest_deletions((*state.deletions, *state.dropped_rows.named)))
+        deletions = _merge_oldest_deletions(moved, (*state.deletions, *state.dropped_rows.named))
+        moved = replace(moved, deletions=deletions)
     moved = replace(moved, dropped_rows=NO_DROPPED_ROWS, deletions=_without_files(moved.deletions))
     if action.starts:
         begins = {bucket: action.starts.get(bucket, state.first_offset(bucket)) for bucket in state.buckets}

@@ -30,6 +30,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
+from streamhouse_spark.table.maintenance.tiering import tier_table
 from streamhouse_spark.write.auto_compaction import merge_inline
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -205,6 +206,7 @@ def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other
     """Appends, deletions, rounds, trimming, merging, truncations and new processes, against a list."""
     if seed % 2:
         monkeypatch.setattr(state_module, "DELETIONS_MAX", 3)
+        monkeypatch.setattr(state_module, "PENDING_DELETIONS_MAX", 6)
     chance = random.Random(seed)
     partition_by = ["day"] if chance.random() < 0.5 else []
     table = new_table(wh, lake, buckets=chance.choice([1, 3]), partition_by=partition_by)
@@ -471,6 +473,7 @@ def test_the_record_is_told(table):
 
 def test_rows_that_the_lake_deleted_are_counted_once_when_the_oldest_deletions_are_merged(wh, lake, monkeypatch):
     monkeypatch.setattr(state_module, "DELETIONS_MAX", 2)
+    monkeypatch.setattr(state_module, "PENDING_DELETIONS_MAX", 2)
     table = new_table(wh, lake)
     table.append(rows(*range(10)))
     table.delete(where=[("id", "<", 2)])
@@ -478,6 +481,26 @@ def test_rows_that_the_lake_deleted_are_counted_once_when_the_oldest_deletions_a
     for number in range(2, 6):
         assert table.delete(where=[("id", "=", number)]) == 1
         assert table.refresh().num_rows == table.to_arrow().num_rows == 9 - number
+    assert len(table.state.deletions) < 5, "some are merged"
     tier(table)
     assert table.refresh().num_rows == 4
     assert ids(table) == [6, 7, 8, 9]
+
+
+def test_rows_are_counted_once_if_many_are_deleted_during_a_round(wh, lake, monkeypatch):
+    monkeypatch.setattr(state_module, "DELETIONS_MAX", 2)
+    table = new_table(wh, lake)
+    table.append(rows(*range(10)))
+    table.delete(where=[("id", "<", 2)])
+    run = run_tasks_locally(table.storage, table.settings, table.world)
+
+    def run_slowly(plan):
+        for number in range(2, 6):
+            table.delete(where=[("id", "=", number)])
+        return run(plan)
+
+    tier_table(table, run_slowly)
+    assert table.refresh().num_rows == table.to_arrow().num_rows == 4
+    tier(table)
+    assert table.refresh().num_rows == 4
+    assert ids(table) == stock(table) == [6, 7, 8, 9]
