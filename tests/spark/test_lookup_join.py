@@ -108,7 +108,7 @@ def test_a_bad_lookup_join_is_refused(spark, wh, customers, items):
         SchemaMismatchError, r"'name' is string, but column 'id' .* is bigint; cast", on={"name": "id"}, prefix="c_"
     )
     refused(SchemaMismatchError, r"looked up by the primary key \(order, line\)", items.name, on={"id": "line"})
-    refused(SchemaMismatchError, "'id' is bigint, and column 'order' .* is int", items.name, on={"id": "order"})
+    refused(SchemaMismatchError, "'id' is bigint, but column 'order' .* is int", items.name, on={"id": "order"})
     refused(InvalidOptionError, "expected 'left' or 'inner'", how="full", columns=[])
     refused(InvalidOptionError, "on is 5, expected", on=5)
     refused(InvalidOptionError, "on is \\[\\], expected", on=[])
