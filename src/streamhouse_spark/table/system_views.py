@@ -188,9 +188,9 @@ class _View(Scannable):
     def scan(
         self, *, columns: Sequence[str] | None = None, filter: FilterLike | None = None, limit: int | None = None
     ) -> Scan:
-        return Scan(ViewSource(self._name, self, self.open)).scan(columns=columns, filter=filter, limit=limit)
+        return Scan(ViewSource(self._name, self, self._open)).scan(columns=columns, filter=filter, limit=limit)
 
-    def open(self, columns: Collection[str] | None) -> pa.RecordBatchReader:
+    def _open(self, columns: Collection[str] | None) -> pa.RecordBatchReader:
         """Read at least these columns, by default all. A method, so that a scan can be pickled."""
         return self._open_reader(columns)
 
