@@ -552,8 +552,10 @@ class LakeSource(PlannedSource):
         projection = _project(scan, state.schema)
         for attempt in count():
             try:
-                snapshot_id, request = self._find_snapshot(state), ScanRequest.of(projection)
-                lake = None if snapshot_id is None else scan_lake(table, state, snapshot_id, request)
+                request = ScanRequest.of(projection)
+                with table.open_lake().cache_metadata_for_round():
+                    snapshot_id = self._find_snapshot(state)
+                    lake = None if snapshot_id is None else scan_lake(table, state, snapshot_id, request)
                 return read(PlannedScan(table, projection, request, ScanSources(state, request.schema(state), lake)))
             except SnapshotExpiredError:
                 if self.is_of_version or attempt == FALLBACKS_MAX:

@@ -151,7 +151,7 @@ class TestReplacing:
         assert ids(table.to_arrow()) == [3, 4, 5, 6, 7, 100]
         table.overwrite(rows(4), where=[("ts", ">=", row(4)["ts"])])
         assert ids(table.to_arrow()) == [3, 4, 100]
-        with pytest.raises(InvalidOptionError, match="on its partition columns ts"):
+        with pytest.raises(InvalidOptionError, match="only its partition columns ts"):
             table.overwrite(rows(4), where=[("region", "=", "eu")])
         table.delete([(row(4)["ts"], 4)])
         tier(table)
