@@ -188,13 +188,13 @@ def test_every_answer_is_one_state_while_rows_stream_in(warehouse, serve, num_en
 def test_rows_are_written_once_whatever_is_killed(warehouse, serve):
     """Four producers send again until they are answered, while the server is killed again and again."""
     table = warehouse.create_table("s.t", "id BIGINT, n BIGINT", buckets=2)
-    server, stop = serve(), threading.Event()
+    server, stop, answered = serve(), threading.Event(), [0] * 4
     port = server.port
 
-    def produce(producer: int) -> int:
-        number = 0
+    def produce(producer: int) -> None:
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=10) as client:
             while not stop.is_set():
+                number = answered[producer]
                 body = [{"id": producer, "n": number}]
                 counted = {"Producer-Id": f"producer-{producer}", "Producer-Sequence": str(number)}
                 opaque = {"Idempotency-Key": str(uuid.uuid5(uuid.NAMESPACE_URL, f"{producer}/{number}"))}
@@ -205,25 +205,31 @@ def test_rows_are_written_once_whatever_is_killed(warehouse, serve):
                     time.sleep(0.05)
                     continue
                 if answer.status_code == 200:
-                    number += 1
+                    answered[producer] += 1
                 else:
                     assert answer.status_code in (409, 503), answer.text
-        return number
+
+    def wait_for_answers() -> None:
+        before, deadline = list(answered), time.monotonic() + 60
+        while any(now < count + 2 for now, count in zip(answered, before, strict=True)):
+            assert time.monotonic() < deadline, (before, answered)
+            time.sleep(0.01)
 
     with ThreadPoolExecutor(4) as pool:
         producers = [pool.submit(produce, number) for number in range(4)]
-        for _ in range(4):
-            time.sleep(0.7)
-            server.kill()
-            server = serve(port)
-        time.sleep(0.7)
-        stop.set()
-        sent = [producer.result() for producer in producers]
-    found = sorted((row["id"], row["n"]) for row in table.to_arrow().to_pylist())
-    assert all(count > 5 for count in sent), sent
-    at_least = sorted((producer, n) for producer, count in enumerate(sent) for n in range(count))
-    assert len(found) == len(set(found)), "a row is there twice"
-    assert set(found) >= set(at_least), "an answered row is missing"
+        try:
+            for _ in range(4):
+                wait_for_answers()
+                server.kill()
+                server = serve(port)
+            wait_for_answers()
+        finally:
+            stop.set()
+        for producer in producers:
+            producer.result()
+    stored = [(row["id"], row["n"]) for row in table.to_arrow().to_pylist()]
+    assert len(stored) == len(set(stored)), "a row is stored twice"
+    assert set(stored) >= {(producer, n) for producer, count in enumerate(answered) for n in range(count)}
 
 
 def test_other_machines_need_tls_and_a_token(warehouse, serve, tmp_path, monkeypatch):
