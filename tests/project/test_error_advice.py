@@ -175,7 +175,7 @@ ELSEWHERE = {
         "unit/table/versioning/test_tags.py::test_a_name_that_is_taken_is_free_once_it_was_dropped"
     ),
     "since its stream of CHANGES started; restart the query": (
-        "unit/datasource/scan/test_changes_scan.py::test_a_batch_has_the_columns_that_its_stream_began_with"
+        "unit/datasource/scan/test_changes_clause.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so it is unknown whether this stream returned them; use a new": (
         "unit/dml/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"

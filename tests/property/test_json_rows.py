@@ -14,7 +14,8 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.json_values import FORMS, encode_row_texts, find_form
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, readable_value
-from streamhouse_spark.write.file_readers import CsvOptions, JsonReader, json_lines, read_body, write_csv
+from streamhouse_spark.serve.row_bodies import write_csv
+from streamhouse_spark.write.file_readers import CsvOptions, JsonReader, json_lines, read_body
 
 INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

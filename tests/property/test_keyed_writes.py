@@ -31,13 +31,13 @@ from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, fold_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
+from streamhouse_spark.log.append_commit import make_truncate_actions
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.compaction import merge, plan_inline_merge
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 

@@ -12,8 +12,8 @@ import pytest
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_executor, local_reads, refresh, refresh_step, temp_views
-from streamhouse_spark.views import refresh_step as step_inputs
+from streamhouse_spark.views import local_executor, local_reads, refresh, step_execution, temp_views
+from streamhouse_spark.views import step_execution as step_inputs
 from streamhouse_spark.views.ivm import aggregates, delta_sql
 
 pytestmark = pytest.mark.spark
@@ -251,7 +251,7 @@ def no_rows_beside(patched):
 
 
 def equal_rows_begin_at_one(patched):
-    patched.setattr(refresh_step, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
+    patched.setattr(step_execution, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def part_of_a_key_is_enough(patched):

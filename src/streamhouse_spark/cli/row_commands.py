@@ -22,8 +22,8 @@ from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.read.tail import LogCursor
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.column_defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.row_conversion import convert_rows, iter_tables
 from streamhouse_spark.table.table import Table

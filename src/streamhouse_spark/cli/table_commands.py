@@ -31,8 +31,8 @@ from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.schema.column_defaults import SqlText
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table_handle import log_url

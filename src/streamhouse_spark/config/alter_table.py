@@ -24,8 +24,8 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.types import is_text_list
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
+from streamhouse_spark.schema.column_defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.ddl import TextSize, parse_type, type_name
-from streamhouse_spark.schema.defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.evolution import (
     names_by_id,
     with_inner_changes,

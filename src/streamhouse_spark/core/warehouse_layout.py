@@ -272,24 +272,24 @@ def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     return f"{LAKE_PREFIX}{database}/{name}"
 
 
-def plain_location(location: str) -> str:
+def canonical_location(location: str) -> str:
     """Return the canonical spelling of a location: local files as a path, S3 as ``s3://``, Azure as ``abfss://``."""
     if location.startswith("/"):
         return location
     return _AZURE.sub("abfss://", _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1), count=1)
 
 
-def plain_root(url: str) -> str:
+def canonical_root(url: str) -> str:
     """Return the canonical spelling of a warehouse root, without a trailing slash."""
-    return plain_location(url).rstrip("/")
+    return canonical_location(url).rstrip("/")
 
 
 def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
     """Move a location from the recorded root to the opened root. Return other locations unchanged.
 
-    Both roots are results of `plain_root`.
+    Both roots are results of `canonical_root`.
     """
-    plain_uri = plain_location(location)
+    plain_uri = canonical_location(location)
     return opened_root + plain_uri[len(recorded_root) :] if _is_below(plain_uri, recorded_root) else location
 
 
@@ -299,7 +299,7 @@ def _is_below(plain_uri: str, root: str) -> bool:
 
 def find_recorded_root(location: str, key: str) -> str | None:
     """Return the warehouse root for which ``key`` has this location; None if the location ends with another key."""
-    plain_uri = plain_root(location)
+    plain_uri = canonical_root(location)
     return plain_uri.removesuffix(f"/{key}") if plain_uri.endswith(f"/{key}") else None
 
 
@@ -308,7 +308,7 @@ def is_same_place(first: str, second: str) -> bool:
 
     The file system compares local directories, so symbolic links and mounts of a directory are equal to it.
     """
-    first, second = plain_root(first), plain_root(second)
+    first, second = canonical_root(first), canonical_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
 
 
@@ -326,7 +326,7 @@ def _is_same_directory(first: str, second: str) -> bool:
 
 def is_within(inner: str, outer: str) -> bool:
     """Return whether the root ``inner`` equals ``outer`` or lies below it. Follows symbolic links of directories."""
-    inner, outer = plain_root(inner), plain_root(outer)
+    inner, outer = canonical_root(inner), canonical_root(outer)
     if inner.startswith("/") and outer.startswith("/"):
         inner, outer = os.path.realpath(inner), os.path.realpath(outer)
     return _is_below(inner, outer)

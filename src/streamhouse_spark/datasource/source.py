@@ -171,7 +171,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         return parse_replace_where(self._connection().table(name), options.replace_where)
 
     def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
-        from streamhouse_spark.datasource.dml.row_delta import ReadSet
+        from streamhouse_spark.datasource.dml.read_set import ReadSet
         from streamhouse_spark.log.read_version import ReadVersion
 
         connection = self._connection()

@@ -35,9 +35,10 @@ from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.primary_key_properties import KeyedProperties
 from streamhouse_spark.kv.row_codec import LookedUpValues, ValueFormat, to_bytes_list
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.append_commit import is_retained
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -250,7 +251,7 @@ class StagedChanges:
     """Whether the changes are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Return whether a record at this time may name the segment, see `log.staging.is_retained`."""
+        """Return whether a record at this time may name the segment, see `log.append_commit.is_retained`."""
         return self.segment is None or is_retained(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -429,7 +430,7 @@ class ChangeStager:
 
         def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
             uuid, group = named
-            return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
+            return stage_shared_object(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in parallel_map(store, groups):
             segments |= {segment.segment.bucket: segment for segment in staged}

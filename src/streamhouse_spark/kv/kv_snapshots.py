@@ -30,11 +30,11 @@ from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch
 from streamhouse_spark.kv.row_codec import UnknownSchemaError
 from streamhouse_spark.kv.tablet import Tablet, TabletState
 from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Trim
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import AutoPartition
 from streamhouse_spark.storage.base import Storage

@@ -40,11 +40,11 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.log_replay import belongs_to_table, history_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.append_commit import ends_after, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_validation import find_stored_transaction, require_writable
 from streamhouse_spark.log.group_commit import CommitResult, DependentPlan, Plan
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.staging import ends_after, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -100,7 +100,7 @@ def commit_upsert(
     if committed.duplicate_of is None and not plan.is_in_doubt:
         for bucket in plan.staged:
             with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                _schedule_apply(stager, bucket, plan.chain(bucket), committed.state)
+                _schedule_apply(stager, bucket, plan.changes_in_record(bucket), committed.state)
     return offsets, committed
 
 
@@ -191,7 +191,7 @@ class _UpsertPlan(DependentPlan):
         """
         return self._shared_a_record and self._times_planned > 1
 
-    def chain(self, bucket: int) -> list[StagedChanges]:
+    def changes_in_record(self, bucket: int) -> list[StagedChanges]:
         """Return the changes of a bucket in the record: the changes of earlier plans, then the changes of this plan."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 

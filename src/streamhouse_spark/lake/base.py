@@ -247,7 +247,7 @@ class LakeTableBinding(ABC, Generic[T]):
         """Drop the lake table, unless another table owns it."""
 
 
-class ReplaceableSnapshots(ABC):
+class SupportsSnapshotReplacement(ABC):
     """The additional methods of a format whose writers commit by rename.
 
     A slow commit of another engine may replace the latest snapshot of such a lake. In other lakes all writers compare
@@ -287,7 +287,7 @@ class ReplaceableSnapshots(ABC):
         """
 
 
-class RewritableFiles(ABC):
+class SupportsFileRewrite(ABC):
     """The additional methods of a format whose metadata can reference any file, with any order of rows."""
 
     @abstractmethod
@@ -329,8 +329,8 @@ class RewritableFiles(ABC):
 class LakeCapabilities(NamedTuple):
     """The additional interfaces that a lake table supports, or None."""
 
-    replaceable: ReplaceableSnapshots | None
-    rewritable: RewritableFiles | None
+    snapshot_replacement: SupportsSnapshotReplacement | None
+    file_rewrite: SupportsFileRewrite | None
 
 
 class LakeTable(ABC):
@@ -366,8 +366,8 @@ class LakeTable(ABC):
     @property
     def capabilities(self) -> LakeCapabilities:
         return LakeCapabilities(
-            replaceable=self if isinstance(self, ReplaceableSnapshots) else None,
-            rewritable=self if isinstance(self, RewritableFiles) else None,
+            snapshot_replacement=self if isinstance(self, SupportsSnapshotReplacement) else None,
+            file_rewrite=self if isinstance(self, SupportsFileRewrite) else None,
         )
 
     @property

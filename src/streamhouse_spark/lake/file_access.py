@@ -15,7 +15,7 @@ from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_offset_file
 from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
@@ -106,7 +106,7 @@ def files_of_group(
 
     Small files of a remote store are fetched concurrently. Other files are read individually, near ``location``.
     """
-    if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
+    if isinstance(storage, SupportsBatchReads) and size_bytes <= WINDOW_BYTES:
         return PrefetchedFiles(storage, settings, splits)
     return lake_files(storage, settings, location)
 
@@ -125,7 +125,7 @@ class PrefetchedFiles:
         self._storage = storage
         self._settings = settings
         self._inside = StorageFiles(storage)
-        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._many = storage if isinstance(storage, SupportsBatchReads) else None
         self._large: dict[str, int] = {}
         self._small: dict[str, int] = {}
         if self._many is not None:
@@ -200,7 +200,7 @@ def read_offset_files(
 ) -> list[OffsetFile | None]:
     """Return the offsets of files concurrently, as `read_offset_file` does. ``sizes`` are those in the metadata."""
     files = PrefetchedFiles(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
-    threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
+    threads = THREADS_MAX if isinstance(storage, SupportsBatchReads) else None
     return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))
 
 

@@ -33,7 +33,7 @@ from streamhouse_spark.log.checkpoint import (
 from streamhouse_spark.log.low_watermark import next_watermark_keys
 from streamhouse_spark.log.record import Record, decode_attempt, encode_record
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, expect_together
 from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class LogPrefetcher:
     def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
         self._storage = storage
         self._since_ms = world.clock.boot_ms()
-        uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
+        uuids = set(table_uuids) if isinstance(storage, SupportsBatchReads) else ()
         self._num_first = min(_AFTER_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
         self._prefetches = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
         self._hints: dict[str, bytes] = {}

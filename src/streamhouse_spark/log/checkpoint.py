@@ -52,7 +52,7 @@ from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, SupportsBatchReads
 from streamhouse_spark.storage.put_if_absent import ensure_stored
 
 
@@ -255,7 +255,7 @@ def write_hint(
 
 def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
     # Older versions of this package treat a hint with a state as no hint, and list the checkpoints.
-    is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
+    is_held = isinstance(storage, SupportsBatchReads) and len(data) <= HINT_BYTES_MAX
     text = str(named).encode() + (b"\n" + data if is_held else b"")
     storage.put(checkpoint_hint_key(state.table_uuid), text)
 
@@ -273,7 +273,9 @@ class Checkpointing:
     def store_if_due(self, state: TableState, watermark_index: int, low_watermark: int) -> None:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
             self.store(state, watermark_index, low_watermark)
-        elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
+        elif isinstance(self._storage, SupportsBatchReads) and (
+            state.version % HINT_EVERY == 0 or state.version == HINT_FIRST
+        ):
             with log_post_commit_errors(logger, f"hint {state.version}", state.name):
                 write_hint(
                     self._storage, state, self._newest, watermark_index=watermark_index, low_watermark=low_watermark

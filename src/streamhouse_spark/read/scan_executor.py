@@ -71,7 +71,7 @@ from streamhouse_spark.read.scan_tasks import (
     ViewScanTask,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 from streamhouse_spark.table_handle import TableHandle
 
 CACHE_BYTES_MAX = 128 << 20
@@ -221,7 +221,7 @@ def read_tables(
 ) -> Iterator[pa.Table]:
     """Read all tasks into tables of the plan's columns, lake files in parallel. Raises the errors of `read_batches`."""
     reader = ScanTaskReader(table, plan, filter=filter, node=node, files_first=WINDOW_FILES)
-    if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
+    if isinstance(table.storage, SupportsBatchReads):  # reads of the log wait for the store as well
         reader.fetch_first()
         yield from parallel_map(reader.table, plan.tasks, threads_max=THREADS_MAX)
         return

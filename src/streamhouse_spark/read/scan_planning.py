@@ -270,7 +270,7 @@ def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) 
     """
     assert snapshot.lake is not None
     lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if replaceable is None or replaceable.snapshot_identity(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)

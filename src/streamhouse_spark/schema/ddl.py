@@ -164,7 +164,7 @@ class DdlColumn:
     nullable: bool = True
     comment: str | None = None
     default: str | None = None
-    """The expression of the DEFAULT clause, see `streamhouse_spark.schema.default_values`."""
+    """The expression of the DEFAULT clause, see `streamhouse_spark.schema.default_expressions`."""
     size: TextSize | None = None
     parents: tuple[str, ...] = ()
     """Path of the struct to which a nested field is added, starting with the column; empty for a column."""

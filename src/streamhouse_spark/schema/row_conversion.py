@@ -21,9 +21,9 @@ from pyarrow import types
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError, count_of
+from streamhouse_spark.schema.column_defaults import default_values
 from streamhouse_spark.schema.conversion import Conversion, refuse_column
 from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
-from streamhouse_spark.schema.defaults import default_values
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant

@@ -24,9 +24,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
-from streamhouse_spark.schema import default_values as constants
+from streamhouse_spark.schema import default_expressions as constants
 from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
-from streamhouse_spark.schema.default_values import Default, DefaultFunction, default_from_json, parse_default
+from streamhouse_spark.schema.default_expressions import Default, DefaultFunction, default_from_json, parse_default
 from streamhouse_spark.schema.nested_fields import FieldIds, count_fields
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
@@ -182,7 +182,7 @@ class Column:
     def default_scalar(self) -> pa.Scalar:
         """The default as a value of the column's type, or null.
 
-        A default function has a value only within a write, see `streamhouse_spark.schema.defaults.evaluate_defaults`.
+        A default function has a value only within a write, see `schema.column_defaults.evaluate_defaults`.
         """
         if self.default is None:
             return pa.nulls(1, self.type)[0]  # pa.scalar(None, …) would load pandas

@@ -21,13 +21,13 @@ from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
 from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard, client_of, make_route
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
-from streamhouse_spark.serve.iceberg.served_tables import StaleFallback, VirtualTables
-from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
+from streamhouse_spark.serve.iceberg.served_tables import ServedTables, StaleFallback
+from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
-from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.responses import parse_parameters
 from streamhouse_spark.serve.rest_api import openapi, rows_routes
+from streamhouse_spark.serve.server_metrics import ServerCounters, server_measures
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
@@ -108,12 +108,12 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     clock = warehouse.world.clock
     admission = Admission(options.access, clock)
     opened = OpenTables(warehouse)
-    tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
+    tables = ServedTables(warehouse, grace_ms=options.grace_ms)
     counts = ServerCounters()
     overview = Overview(warehouse, counts)
     vending = CredentialVendor(warehouse, options.vend) if options.vend is not None else None
     stale_fallback = StaleFallback(options.lake_after_s, counts) if options.lake_after_s is not None else None
-    system = SystemDocuments(grace_ms=options.grace_ms)
+    system = SystemTableMetadata(grace_ms=options.grace_ms)
     routes = [
         Route(HEALTH, _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
@@ -122,7 +122,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stale_fallback)),
     ]
     middleware = [
-        Middleware(_RequestCounter, counts=counts, clock=clock),
+        Middleware(_RequestMetrics, counts=counts, clock=clock),
         Middleware(Guard, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
     ]
     app = Starlette(routes=routes, middleware=middleware)
@@ -132,7 +132,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     return app
 
 
-class _RequestCounter:
+class _RequestMetrics:
     """Middleware that counts and logs requests by area and status."""
 
     def __init__(self, app: ASGIApp, counts: ServerCounters, clock: Clock) -> None:

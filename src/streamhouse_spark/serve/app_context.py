@@ -8,7 +8,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.auth import Admission
-from streamhouse_spark.serve.metrics import ServerCounters
+from streamhouse_spark.serve.server_metrics import ServerCounters
 from streamhouse_spark.table.first_calls import load_first_calls
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse

@@ -40,13 +40,12 @@ from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.tiering_failures import list_failures
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.column_defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.json_values import encode_row_texts
 from streamhouse_spark.serve.acl import ANONYMOUS, Client, can_see_definition, require_definition
 from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.auth import client_of, make_route, require
-from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.request_identity import (
     IDEMPOTENCY_KEY,
     PRODUCER_ID,
@@ -70,6 +69,7 @@ from streamhouse_spark.serve.row_bodies import (
     validate_rows,
     write_rows,
 )
+from streamhouse_spark.serve.server_metrics import ServerCounters
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.write.file_readers import CsvOptions, decode_field

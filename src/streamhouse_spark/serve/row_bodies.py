@@ -15,20 +15,21 @@ from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.csv
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
 from streamhouse_spark.log.segments.metadata_columns import without_metadata
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import reject_identity_values
-from streamhouse_spark.schema.json_values import encode_row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts, encode_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import CsvOptions, json_lines, json_objects, read_body, write_csv
+from streamhouse_spark.write.file_readers import CsvOptions, is_bytes, is_time, json_lines, json_objects, read_body
 from streamhouse_spark.write.untrusted_arrow import IpcLimits
 
 JSON: Final = "application/json"
@@ -246,3 +247,20 @@ def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
             "bad_rows=dead-letter and dead_letters=<database>.<table> require each other; set both, or neither"
         )
     return policy
+
+
+def write_csv(rows: pa.Table) -> bytes:
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
+    sink = io.BytesIO()
+    for place, column in enumerate(rows.schema):
+        if is_bytes(column.type) or is_time(column.type):
+            values = encode_values(rows.column(place).combine_chunks())
+            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
+    try:
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"the rows cannot be written as CSV: {error}; select other columns (columns=), or another format "
+            "(application/json)"
+        ) from error
+    return sink.getvalue()

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage, read_or_none
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 ReadResults = list[bytes | None]
 
@@ -132,10 +132,10 @@ class BatchRoutingStorage(RoutingStorage):
 
 def make_routing_storage(home: Storage, places: Places) -> RoutingStorage:
     """Return a routing store, with batched reads if ``home`` has them."""
-    return (BatchRoutingStorage if isinstance(home, ReadsMany) else RoutingStorage)(home, places)
+    return (BatchRoutingStorage if isinstance(home, SupportsBatchReads) else RoutingStorage)(home, places)
 
 
 def _read_all(store: Storage, keys: Sequence[str]) -> ReadResults:
-    if isinstance(store, ReadsMany):
+    if isinstance(store, SupportsBatchReads):
         return store.read_many(keys)
     return [read_or_none(store, key) for key in keys]

@@ -111,7 +111,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
     if not has_constraints(change.set_properties):
         table.log.commit(lambda state, _time_ms: make_alter_actions(table, state, change))
         return
-    from streamhouse_spark.table.add_constraint import (  # only constraints read rows
+    from streamhouse_spark.table.constraint_validation import (  # only constraints read rows
         ConstraintValidation,
         RevalidateError,
     )

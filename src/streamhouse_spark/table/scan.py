@@ -406,7 +406,7 @@ class Scan(Scannable):
         return str(self.plan())
 
 
-class PlannedSource(RowSource):
+class VersionedSource(RowSource):
     """Rows in lake files and log segments; a scan is planned before they are read."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
@@ -488,7 +488,7 @@ class PlannedScan:
     sources: ScanSources
 
 
-class TableSource(PlannedSource):
+class TableSource(VersionedSource):
     """The union read of a table: its latest state, a version (a commit number or a tag), or the state at a time."""
 
     @property
@@ -526,7 +526,7 @@ class TableSource(PlannedSource):
         return self._table, take_latest_snapshot(state)
 
 
-class LakeSource(PlannedSource):
+class LakeSource(VersionedSource):
     """The rows of a lake snapshot: the latest, the one of an id, tag or branch of the lake, or that of a time."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:

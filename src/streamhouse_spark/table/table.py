@@ -284,7 +284,7 @@ class Table(TableHandle, Scannable):
         >>> orders.to_arrow().num_rows
         0
         """
-        from streamhouse_spark.log.staging import make_truncate_actions
+        from streamhouse_spark.log.append_commit import make_truncate_actions
 
         self.log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
 
@@ -543,7 +543,7 @@ class Table(TableHandle, Scannable):
         >>> orders.incremental_append_scan(before).to_arrow(columns=["id"]).to_pylist()
         [{'id': 3}]
         """
-        from streamhouse_spark.table.change_scans import scan_appends
+        from streamhouse_spark.table.incremental_scans import scan_appends
 
         return scan_appends(self, from_exclusive, to_inclusive)
 
@@ -562,7 +562,7 @@ class Table(TableHandle, Scannable):
         >>> people.changes(before).to_arrow(columns=["id", "_change_type"]).to_pylist()
         [{'id': 2, '_change_type': 'delete'}]
         """
-        from streamhouse_spark.table.change_scans import scan_changes
+        from streamhouse_spark.table.incremental_scans import scan_changes
 
         return scan_changes(self, from_exclusive, to_inclusive)
 

@@ -37,7 +37,7 @@ from streamhouse_spark.views.query_analysis import (
     session_values,
 )
 from streamhouse_spark.views.refresh import Refresher, RefreshReport
-from streamhouse_spark.views.refresh_step import new_relations
+from streamhouse_spark.views.step_execution import new_relations
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, nex
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_reads import is_mostly_changed
 from streamhouse_spark.views.query_analysis import PlanCache
-from streamhouse_spark.views.refresh_step import RefreshStepRun
+from streamhouse_spark.views.step_execution import StepExecution
 from streamhouse_spark.views.step_planning import choose_step, covers
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -111,7 +111,7 @@ def refresh(
         is_last = not chosen.rows_left
         if is_last and not done.changed and _is_mostly_changed(step, sources):
             step = step.full_refresh(MOSTLY_CHANGED)
-        run = RefreshStepRun(spark, view, definition, plans, sources, step)
+        run = StepExecution(spark, view, definition, plans, sources, step)
         races += 1
         try:
             rows, is_delete = run.compute_changes()

@@ -22,7 +22,7 @@ from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import InvalidOptionError, TableExistsError
-from streamhouse_spark.lake.base import LakeTable, RewritableFiles
+from streamhouse_spark.lake.base import LakeTable, SupportsFileRewrite
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
@@ -77,9 +77,9 @@ def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: in
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
-def _require_shareable(lake: LakeTable) -> RewritableFiles:
+def _require_shareable(lake: LakeTable) -> SupportsFileRewrite:
     """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
-    files = lake.capabilities.rewritable
+    files = lake.capabilities.file_rewrite
     if files is None:
         raise InvalidOptionError(
             f"cannot clone table {lake.binding.spec.path}: it has a Paimon lake, whose files two tables cannot share; "

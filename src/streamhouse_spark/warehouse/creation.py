@@ -33,7 +33,7 @@ from streamhouse_spark.log.catalog.renaming import free_name
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
-from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.column_defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS, join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_unreserved_partition_name
 from streamhouse_spark.storage.base import Storage

@@ -21,7 +21,7 @@ from streamhouse_spark.log.catalog.renaming import follow_replacements, is_named
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 TOGETHER_MAX: Final = 64
@@ -128,7 +128,7 @@ def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
 
 def _logs_to_prefetch(storage: Storage) -> list[str]:
     """Return the logs to prefetch; none if that saves no round trip."""
-    if not isinstance(storage, ReadsMany):
+    if not isinstance(storage, SupportsBatchReads):
         return []
     uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
     return uuids if len(uuids) <= LOGS_MAX else []

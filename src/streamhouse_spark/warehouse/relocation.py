@@ -24,10 +24,10 @@ from streamhouse_spark.core.warehouse_layout import (
     RELOCATION_KEY,
     TABLES_PREFIX,
     WAREHOUSE_KEY,
+    canonical_root,
     is_placed,
     is_same_place,
     parse_table_name,
-    plain_root,
 )
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -141,7 +141,7 @@ class _Relocation:
     def __init__(self, warehouse: Warehouse, *, copy: bool, dry_run: bool) -> None:
         self._warehouse = warehouse
         self._storage, self._settings, self._world = warehouse.storage, warehouse.settings, warehouse.world
-        self._url = plain_root(warehouse.url)
+        self._url = canonical_root(warehouse.url)
         self._copy = copy
         self._dry_run = dry_run
 

@@ -36,7 +36,6 @@ from streamhouse_spark.schema.json_values import (
     decode_rows,
     decode_times,
     encode_json_variant,
-    encode_values,
     find_form,
     parse_json,
 )
@@ -125,7 +124,7 @@ class JsonReader:
 
     def _convert_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         target = self.schema.field(name).type
-        if not _is_time(target):
+        if not is_time(target):
             return column
         return pa.chunked_array([decode_times(chunk, target, name) for chunk in column.chunks], target)
 
@@ -210,12 +209,12 @@ def _may_mention(folded: bytes, name: str) -> bool:
 
 def _json_wire_type(data_type: pa.DataType) -> pa.DataType | None:
     """Return the type with which Arrow parses a column; None for an unsupported column."""
-    if _is_time(data_type):
+    if is_time(data_type):
         return pa.string()
     return data_type if _is_plain(data_type) else None
 
 
-def _is_time(data_type: pa.DataType) -> bool:
+def is_time(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
 
 
@@ -377,23 +376,6 @@ def _text_of(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].removeprefix("SCHEMA_MISMATCH: ")
 
 
-def write_csv(rows: pa.Table) -> bytes:
-    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
-    sink = io.BytesIO()
-    for place, column in enumerate(rows.schema):
-        if _is_bytes(column.type) or _is_time(column.type):
-            values = encode_values(rows.column(place).combine_chunks())
-            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
-    try:
-        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
-    except pa.ArrowException as error:
-        raise InvalidOptionError(
-            f"the rows cannot be written as CSV: {error}; select other columns (columns=), or another format "
-            "(application/json)"
-        ) from error
-    return sink.getvalue()
-
-
 def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
     """Return name → column, for the names in the header and in the table."""
     exact = {column.name: column for column in schema or ()}
@@ -404,7 +386,7 @@ def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str,
 
 def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type with which Arrow parses a column: text if this module decodes the values."""
-    is_decoded_here = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
+    is_decoded_here = is_variant(data_type) or is_bytes(data_type) or is_time(data_type)
     return pa.string() if is_decoded_here else data_type
 
 
@@ -421,7 +403,7 @@ def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
     """Convert texts to values of a column. Raises `SchemaMismatchError` or an Arrow error for invalid texts."""
     if _csv_wire_type(column.type) == column.type:
         return texts.cast(column.type)
-    if _is_time(column.type):
+    if is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):
         values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
@@ -439,7 +421,7 @@ def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
         raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is not JSON ({error}); quote it") from error
 
 
-def _is_bytes(data_type: pa.DataType) -> bool:
+def is_bytes(data_type: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
 

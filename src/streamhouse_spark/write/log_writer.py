@@ -13,20 +13,13 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
+from streamhouse_spark.log.append_commit import Removing, Require, commit_append
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.staging import (
-    BucketRouter,
-    Removing,
-    Require,
-    RowStager,
-    StagedRows,
-    commit_staged,
-    merge_staged_rows,
-)
+from streamhouse_spark.log.staging import BucketRouter, RowStager, StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable, iter_tables, open_stream
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.auto_compaction import merge_if_due
@@ -94,9 +87,9 @@ class LogTableWriter:
         removing: Removing | None = None,
         require: Require | None = None,
     ) -> BucketOffsets:
-        """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_staged`."""
+        """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_append`."""
         check_transaction(transaction)
-        offsets, committed = commit_staged(
+        offsets, committed = commit_append(
             self.table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
         )
         if committed.is_first:

@@ -37,13 +37,13 @@ from streamhouse_spark.kv.primary_key_properties import KeyedProperties, engine_
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action
+from streamhouse_spark.log.append_commit import Require
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.staging import Require
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
+from streamhouse_spark.schema.column_defaults import default_values, evaluate_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
@@ -262,13 +262,13 @@ class PrimaryKeyTable:
                 keyed_schema.schema,
             )
             reject_identity_values(keyed_schema.properties.identity, padded, keyed_schema.name)
-            none = np.zeros(padded.num_rows, np.bool_)
+            no_deletes = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_partitions(
-                    keyed_schema, keyed_schema.batches(padded, none), choosing(padded), transaction=transaction
+                    keyed_schema, keyed_schema.batches(padded, no_deletes), choosing(padded), transaction=transaction
                 )
             return self.commit_rows(
-                keyed_schema, padded, none, targets, transaction, overwrite=overwrite, require=require
+                keyed_schema, padded, no_deletes, targets, transaction, overwrite=overwrite, require=require
             )
 
         return self.write_with_retries(write, rows, transaction)
@@ -421,8 +421,8 @@ class PrimaryKeyTable:
         stager = self.stager(
             keyed_schema, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources)
         )
-        none = np.zeros(0, np.bool_)
-        empty = keyed_schema.batch(keyed_schema.schema.arrow.empty_table(), none)
+        no_deletes = np.zeros(0, np.bool_)
+        empty = keyed_schema.batch(keyed_schema.schema.arrow.empty_table(), no_deletes)
         all_buckets = {bucket: batches.get(bucket, empty) for bucket in range(keyed_schema.num_buckets)}
         return self._commit(stager, all_buckets, transaction=transaction, read=read)
 

@@ -24,8 +24,8 @@ from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges,
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (
     PrimaryKeySchema,

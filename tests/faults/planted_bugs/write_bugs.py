@@ -50,7 +50,7 @@ from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseSt
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage
-from streamhouse_spark.dml import delete, overwrite
+from streamhouse_spark.dml import conflict_check, delete, overwrite
 from streamhouse_spark.dml.overwrite import OverwriteTarget
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -638,7 +638,7 @@ WRITE_BUGS = (
     ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
     PlantedBug(
         "a rollback across a truncation keeps the current rows",
-        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
+        Patch(rollback, "commit_append", lambda original: original(transaction=None, overwrite=False, removing=None)),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
     PlantedBug("a stream of changes repeats each deletion", Patch(StreamOffset, "commit", lambda: 0)).found_by(
         a_stream_of_changes, "assert [] == [0]"
@@ -657,7 +657,7 @@ WRITE_BUGS = (
     ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
-        Patch(delete, "require_located", lambda: None),
+        Patch(conflict_check, "require_located", lambda: None),
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
         "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "lake_has_offsets", lambda: True)

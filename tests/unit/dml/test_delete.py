@@ -11,7 +11,8 @@ from kit.rows import ids, rows
 from kit.tables import TableCase
 from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.dml.delete import commit_deletion, make_delete_actions
+from streamhouse_spark.dml.conflict_check import make_delete_actions
+from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log import deletion_vectors
 from streamhouse_spark.log import state as state_module

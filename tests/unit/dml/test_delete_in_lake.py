@@ -20,7 +20,8 @@ from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml import delete
-from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
+from streamhouse_spark.dml.conflict_check import has_dropped_partitions
+from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import CompactReport

@@ -15,7 +15,7 @@ from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, parse_number, plain_root, segment_key
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, canonical_root, parse_number, segment_key
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
@@ -237,7 +237,7 @@ class TestWriting:
             k: d for k, d in FILES.items() if not k.startswith("tables/")
         } | {
             WAREHOUSE_KEY: WarehouseMetadata(
-                header("warehouse", "streamhouse.json")["id"], plain_root(store.url)
+                header("warehouse", "streamhouse.json")["id"], canonical_root(store.url)
             ).to_bytes()
         }
 

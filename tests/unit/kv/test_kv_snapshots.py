@@ -10,9 +10,9 @@ from streamhouse_spark.kv import kv_snapshots
 from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.object_existence import list_referenced_keys
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from streamhouse_spark.lookup.batch_lookup import FOUND
 
 HOUR_MS = 3600 * 1000

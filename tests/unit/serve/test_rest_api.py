@@ -18,8 +18,8 @@ from streamhouse_spark.serve import rest_api as followers
 from streamhouse_spark.serve.acl import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.app_context import OpenTables
-from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.serve.server_metrics import ServerCounters
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 

@@ -15,7 +15,7 @@ from streamhouse_spark.views.ivm.delta_sql import WEIGHT, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
 from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, Statements, choose_identity
-from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
+from streamhouse_spark.views.local_executor import LocalInputs, merge_aggregates
 
 SOURCES = {
     "t0": SourceColumns(("id", "g", "x", "d", "s"), ("id",), frozenset({"id"})),
@@ -95,7 +95,7 @@ class View:
         weights = pa.array([1] * len(came) + [-1] * len(went), pa.int64())
         uses = find_indexed_sides(self.root, {"t0"}, {"t1": ("id",)})
         names = pa.table({"id": pa.array(NAMES, pa.int32()), "name": list(NAMES.values())})
-        local = LocalRows({"t0"}, {"t0": pa.table({**columns, WEIGHT: weights})}, dict.fromkeys(uses, names))
+        local = LocalInputs({"t0"}, {"t0": pa.table({**columns, WEIGHT: weights})}, dict.fromkeys(uses, names))
         return merge_aggregates(self.added, local, self.find(self.answer(before)))
 
 
@@ -221,7 +221,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
     def find(keys):
         return pa.table({KEY: keys[KEY], "g": pa.nulls(1, pa.int32()), "n": pa.nulls(1, pa.int64()), "_found": [False]})
 
-    merged = merge_aggregates(added, LocalRows({"t0"}, {"t0": changed}, uses), find)
+    merged = merge_aggregates(added, LocalInputs({"t0"}, {"t0": changed}, uses), find)
     assert (merged is None) is pa.types.is_floating(kind)
 
 
@@ -240,4 +240,4 @@ def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
             {KEY: keys[KEY], "g": pa.nulls(2, pa.date32()), "n": pa.nulls(2, pa.int64()), "_found": [False] * 2}
         )
 
-    assert (merge_aggregates(added, LocalRows({"t0"}, {"t0": changed}, {}), find) is None) is is_left
+    assert (merge_aggregates(added, LocalInputs({"t0"}, {"t0": changed}, {}), find) is None) is is_left

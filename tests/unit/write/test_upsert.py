@@ -359,7 +359,7 @@ class TestUnseenRows:
         """They are right behind any record, so the object of the first attempt is the one that is named."""
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         made = []
-        real = change_staging.stage_group
+        real = change_staging.stage_shared_object
 
         def stage_group(*args):
             made.append(args[2])
@@ -367,7 +367,7 @@ class TestUnseenRows:
                 other_process().table("t").upsert([row(1, "theirs")])
             return real(*args)
 
-        monkeypatch.setattr(change_staging, "stage_group", stage_group)
+        monkeypatch.setattr(change_staging, "stage_shared_object", stage_group)
         blind.upsert([row(1, "ours"), row(2, "ours")])
         assert len(made) == 2
         assert found(blind) == [row(1, "ours"), row(2, "ours")]

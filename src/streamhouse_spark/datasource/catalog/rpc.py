@@ -35,7 +35,7 @@ _OPERATIONS_BY_MODULE: Final = {
     "dml.pushed_conditions": "can_delete delete_where",
     "catalog.ddl.views": "views load_view create_view replace_view rename_view drop_view",
     "scan.scan": "begin load load_source plan",
-    "scan.changes_scan": "load_changes end_of_changes plan_batch_of_changes",
+    "scan.changes_clause": "load_changes end_of_changes plan_batch_of_changes",
     "realtime.planning": "begin_real_time follow_log finish_real_time",
     "realtime.sink_progress": "begin_real_time_write end_real_time_write",
     "scan.aggregates": "aggregate",

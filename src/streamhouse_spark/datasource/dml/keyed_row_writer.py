@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.python_values import to_python
-from streamhouse_spark.datasource.dml.row_delta import KIND, read_name
+from streamhouse_spark.datasource.dml.row_changes import KIND, read_name
 from streamhouse_spark.datasource.worker import release_memory_after
 from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,

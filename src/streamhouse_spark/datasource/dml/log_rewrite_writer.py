@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.datasource.dml.row_delta import KIND, read_name
+from streamhouse_spark.datasource.dml.row_changes import KIND, read_name
 from streamhouse_spark.datasource.worker import release_memory_after
 from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
@@ -26,7 +26,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     require_messages,
     require_planned,
 )
-from streamhouse_spark.dml.delete import commit_rewrite
+from streamhouse_spark.dml.rewrite import commit_rewrite
 from streamhouse_spark.log.read_version import READING, ReadVersion
 from streamhouse_spark.log.segments.metadata_columns import (
     NO_PLACE,

@@ -49,7 +49,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 SEGMENTS_MAX: Final = 1_000
 """Maximum number of existing segments per batch. If there are more, the batch ends after these."""
-IGNORED_ACTIONS: Final = (
+ALLOWED_ACTIONS: Final = (
     "append",
     "append-parts",
     "replace",
@@ -300,7 +300,7 @@ def describe_tasks(
         "attempt": state.attempt,
         "mark": list(initial.begin.history) if initial.begin.history is not None else None,
         "follows": initial.is_whole,
-        "passes": list(IGNORED_ACTIONS),
+        "passes": list(ALLOWED_ACTIONS),
         "kinds": [kind.name.lower() for kind in ChangeType],
         "layouts": _describe_layouts(initial, table.name, query_schema, columns),
     }

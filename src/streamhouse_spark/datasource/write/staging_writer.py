@@ -22,7 +22,7 @@ from streamhouse_spark.expressions.check_constraints import Check
 from streamhouse_spark.expressions.generated_columns import Generated
 from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.log.staging import (
     INLINE_BYTES_MAX,
@@ -32,9 +32,9 @@ from streamhouse_spark.log.staging import (
     inline_bytes_total,
     merge_staged_rows,
 )
+from streamhouse_spark.schema.column_defaults import evaluate_defaults, without_defaults
 from streamhouse_spark.schema.conversion import refuse_column
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import Identity
 from streamhouse_spark.schema.row_conversion import convert_rows, convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -271,7 +271,7 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     else:
         combined = []
         for group in group_into_objects(rows, lambda part: part[1].nbytes):
-            combined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+            combined += stage_shared_object(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
     objects = [s for s in staged.segments if s.inline_rows is None]
     return replace(staged, segments=(*objects, *combined))
 

@@ -47,6 +47,7 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sc
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import PreparedChanges
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX, has_same_meaning, schema_changed_error
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
@@ -55,17 +56,10 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
 from streamhouse_spark.log.segments.scan import Adapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
-from streamhouse_spark.log.staging import (
-    STAGED_AGE_MS_MAX,
-    BucketRouter,
-    StagedRows,
-    has_same_meaning,
-    merge_staged_rows,
-    schema_changed_error,
-)
+from streamhouse_spark.log.staging import BucketRouter, StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults, same_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema

@@ -21,7 +21,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -149,7 +149,7 @@ def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool
     table = binding.find()
     if table is None:
         return None
-    folder = plain_location(StorageFiles(binding.storage).location_of(binding.spec.location)).rstrip("/")
+    folder = canonical_location(StorageFiles(binding.storage).location_of(binding.spec.location)).rstrip("/")
     named = [table.location(), *(table.properties[name] for name in _PLACES if name in table.properties)]
     for location in named:
         if not _is_in(folder, location.rstrip("/")):
@@ -159,7 +159,7 @@ def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool
 
 
 def _is_in(folder: str, location: str) -> bool:
-    plain = plain_location(location)
+    plain = canonical_location(location)
     return (plain == folder or plain.startswith(f"{folder}/")) and ".." not in plain.split("/")
 
 

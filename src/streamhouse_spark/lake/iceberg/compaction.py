@@ -58,7 +58,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     rewrite_same_rows,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
-from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
+from streamhouse_spark.lake.parquet.merge_on_read import KeyMergedFiles
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
@@ -255,7 +255,7 @@ def cluster(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Cluster the table. See `RewritableFiles.cluster`.
+    """Cluster the table. See `SupportsFileRewrite.cluster`.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
@@ -294,7 +294,7 @@ def cluster(
 
 
 def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests, including those of concurrent commits. See `RewritableFiles.rewrite_manifests`."""
+    """Rewrite manifests, including those of concurrent commits. See `SupportsFileRewrite.rewrite_manifests`."""
     table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
@@ -427,7 +427,7 @@ class KeyedRewriteTask(Portable):
         files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
         offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
-        rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
+        rows = KeyMergedFiles(files, group.files, self.projection, key_ids, context.key_indexes)
         output = FileOutput(context, spec, files, world.ids)
         files_written = write_rows(output, group.bucket, offsets, rows.batches())
         if sum(file.num_rows for file in files_written) != rows.num_returned:

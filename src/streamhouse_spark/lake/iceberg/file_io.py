@@ -33,7 +33,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.warehouse_layout import plain_root, rebase_uri
+from streamhouse_spark.core.warehouse_layout import canonical_root, rebase_uri
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectNotFoundError, StorageError, StreamhouseError
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
@@ -41,7 +41,7 @@ from streamhouse_spark.lake.metadata_cache import prefetch_metadata
 from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 
 _RESPONSES = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
 """Responses of a catalog about the state that it found, which callers handle."""
@@ -111,7 +111,7 @@ class Move:
 
     @classmethod
     def to(cls, recorded_root: str, url: str) -> Move:
-        return cls(recorded_root, plain_root(url))
+        return cls(recorded_root, canonical_root(url))
 
     def of(self, location: str) -> str:
         return rebase_uri(location, self.recorded_root, self.opened_root)
@@ -248,7 +248,7 @@ class StorageFileIO(FileIO):
 
     def fetch(self, location: str) -> None:
         """Prefetch a metadata file that is never rewritten, if the store is remote. Ignores a missing file."""
-        if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
+        if self.files.holds(location) and isinstance(self.files.storage, SupportsBatchReads):
             with suppress(ObjectNotFoundError):
                 self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))
 

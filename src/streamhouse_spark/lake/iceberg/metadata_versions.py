@@ -17,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.metadata_cache import LruCache, RoundCache
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, call_both
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, call_both
 from streamhouse_spark.storage.sequence_search import find_last_result
 
 DROPPED: Final = 10**20 - 1
@@ -58,7 +58,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
     """
     prefetched = round_cache.get(storage, key)
     if prefetched is not None and (
-        from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
+        from_number is None or (from_number == prefetched.number and isinstance(storage, SupportsBatchReads))
     ):
         return prefetched
     started_ms = world.clock.boot_ms()
@@ -86,7 +86,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
 
 
 def _note_version(storage: Storage, key: str, version: _KnownVersion) -> None:
-    if isinstance(storage, ReadsMany):  # reading the hint is cheap on a local store
+    if isinstance(storage, SupportsBatchReads):  # reading the hint is cheap on a local store
         _known_versions.put((storage.url, key), version)
 
 

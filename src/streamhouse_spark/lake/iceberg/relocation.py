@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -185,7 +185,7 @@ class _MetadataFiles:
         return location, len(data)
 
     def _new_name(self, location: str) -> str:
-        stem, dot, kind = plain_location(location).rpartition(".")
+        stem, dot, kind = canonical_location(location).rpartition(".")
         key, own = self._files.key_of(stem), self._binding.spec.location
         if key.startswith(tuple(f"{other}/" for other in shared_locations(self._metadata.properties))):
             folder = "data" if kind == "parquet" else "metadata"  # a clone writes below its own location

@@ -15,7 +15,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable, RewritableFiles
+from streamhouse_spark.lake.base import LakeTable, SupportsFileRewrite
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
 
 
-class IcebergLake(LakeTable, RewritableFiles):
+class IcebergLake(LakeTable, SupportsFileRewrite):
     """The `LakeTable` of Iceberg."""
 
     binding: IcebergTableBinding

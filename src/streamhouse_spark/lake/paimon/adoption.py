@@ -7,7 +7,7 @@ not the claim's, or the owner changed. An empty snapshot after it prevents write
 crash in between leaves a lake that is claimed by a table without a name.
 
 Sequence numbers of the rows need no stored state: each round starts after the largest live one
-(`merge_tree.sequence_shifts`).
+(`merge_tree.sequence_offset_gaps`).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
-from streamhouse_spark.storage.prefetch import ReadsMany, call_both, delete_all, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, call_both, delete_all, map_with_store_concurrency
 
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
@@ -130,7 +130,7 @@ class ReachableFiles:
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
         """Return the snapshots after prefetching their metadata if the store is remote."""
         expected = list(snapshots)
-        if isinstance(self._binding.storage, ReadsMany):
+        if isinstance(self._binding.storage, SupportsBatchReads):
             self._reader.expect_all(expected)
         return expected
 

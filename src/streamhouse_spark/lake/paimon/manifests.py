@@ -16,7 +16,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.predicates import (
     Bounds,
@@ -184,7 +184,7 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
     """Return the location of a file with an external path, which may be below the table's old location."""
     if files.holds(external_path):
         return external_path
-    _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
+    _, below, rest = canonical_location(external_path).partition(f"/{files.key_of(table_location)}/")
     return f"{table_location}/{rest}" if below else external_path
 
 

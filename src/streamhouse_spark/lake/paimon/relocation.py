@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place, plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.paimon.expiry import ReachableFiles, list_history, list_tag_and_branch_snapshots
@@ -129,7 +129,7 @@ class PaimonRelocation:
         if not path:
             return None
         location = self._binding.spec.location
-        table, below, _ = plain_location(path).partition(f"/{location}/")
+        table, below, _ = canonical_location(path).partition(f"/{location}/")
         root = find_recorded_root(f"{table}/{location}", location) if below else None
         return None if root is None or is_same_place(root, self._binding.storage.url) else root
 

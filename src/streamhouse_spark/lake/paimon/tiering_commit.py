@@ -29,7 +29,7 @@ from streamhouse_spark.lake.paimon.evolution import require_lake_migrated
 from streamhouse_spark.lake.paimon.file_io import PaimonFiles
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
-from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_shifts
+from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_offset_gaps
 from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
@@ -50,17 +50,17 @@ def write_context(binding: PaimonTableBinding) -> WriteContext:
     spec = binding.spec
     began_ms = binding.storage.now_ms()
     file_spec = PaimonFileSpec(
-        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(binding, table)
+        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_offset_gaps(binding, table)
     )
     file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises for options that no task could parse
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
-def _sequence_shifts(binding: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
+def _sequence_offset_gaps(binding: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not binding.spec.primary_key:
         return {}
     offsets = offsets_at(binding, table.snapshot)
-    return sequence_shifts(live_entries(binding, table), offsets.offsets if offsets else {})
+    return sequence_offset_gaps(live_entries(binding, table), offsets.offsets if offsets else {})
 
 
 def snapshot_name(snapshot: Snapshot | None) -> str | None:
@@ -228,7 +228,7 @@ def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable],
 
 
 def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return the latest durable snapshot. See `ReplaceableSnapshots.find_durable`.
+    """Return the latest durable snapshot. See `SupportsSnapshotReplacement.find_durable`.
 
     Commits an empty snapshot if the latest one has rows that are not durable yet.
     """
@@ -240,7 +240,7 @@ def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
 
 
 def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Make a snapshot durable. See `ReplaceableSnapshots.wait_until_durable`.
+    """Make a snapshot durable. See `SupportsSnapshotReplacement.wait_until_durable`.
 
     Commits an empty snapshot, unless the snapshot is durable or the previous one has the same rows.
     """
@@ -254,7 +254,7 @@ def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> L
 
 
 def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
-    """Return whether a snapshot was replaced. See `ReplaceableSnapshots.is_replaced`."""
+    """Return whether a snapshot was replaced. See `SupportsSnapshotReplacement.is_replaced`."""
     table = _find_own_table(binding)
     if table is None or table.snapshot is None:
         return False

@@ -29,7 +29,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_clustered_file_name, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, merge_by_offset, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection
@@ -214,7 +214,7 @@ def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterat
     fresh: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
-        marks = parse_cluster_mark(file.location)
+        marks = parse_clustered_file_name(file.location)
         (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.mark else fresh).append(file)
     if not fresh:
         return

@@ -19,11 +19,11 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_clustered_file_name
 from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 COMPACT_FILES_MIN = 5
 """Minimum number of small adjacent files to rewrite."""
@@ -143,7 +143,7 @@ def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterat
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
     small: dict[tuple[object, ...], int] = {}
-    stored = [file for file in stored if parse_cluster_mark(file.location) is None]
+    stored = [file for file in stored if parse_clustered_file_name(file.location) is None]
     for file in stored:
         small[file.partition] = small.get(file.partition, 0) + (file.size_bytes < target_bytes // 2)
     return (file for file in stored if small[file.partition] >= files_min)
@@ -190,7 +190,7 @@ def make_local_runner(storage: Storage, settings: Mapping[str, str], world: Worl
 def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
     """Rewrite groups in this process. Small groups on a remote store are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
-    threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
+    threads = THREADS_MAX if are_small and isinstance(storage, SupportsBatchReads) else 1
     return list(parallel_map(write, groups, threads_max=threads))
 
 

@@ -151,7 +151,7 @@ def is_keyed_file(location: str) -> bool:
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
-def parse_cluster_mark(location: str) -> tuple[str, str] | None:
+def parse_clustered_file_name(location: str) -> tuple[str, str] | None:
     """Return the marks of the sort order and of the cluster in a file's name, or None."""
     match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
     return (match[1], match[2]) if match else None

@@ -28,7 +28,7 @@ RUN_BYTES_MAX = 128 << 20
 """Maximum bytes that are sorted in memory together."""
 
 
-class MergedRows:
+class KeyMergedFiles:
     """The live rows of several files, merged by key. The row in the latest file wins; only other engines write equal
     keys.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.warehouse_layout import find_same_parent_directory, plain_location, plain_root
+from streamhouse_spark.core.warehouse_layout import canonical_location, canonical_root, find_same_parent_directory
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import stretches
@@ -43,7 +43,7 @@ class StorageFiles:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._root = storage.url.rstrip("/") + "/"
-        self._plain_root = plain_root(storage.url) + "/"
+        self._canonical_root = canonical_root(storage.url) + "/"
         self._aliases: list[str] = []
         """Other names of the root in previous locations."""
 
@@ -71,8 +71,8 @@ class StorageFiles:
 
     def _find_key(self, location: str) -> str | None:
         """Return the location relative to the root, by any name of the root, or None if outside."""
-        plain = plain_location(location)
-        for root in (self._plain_root, *self._aliases):
+        plain = canonical_location(location)
+        for root in (self._canonical_root, *self._aliases):
             if plain.startswith(root):
                 return plain[len(root) :]
         root_path = self.storage.local_path("") if plain.startswith("/") and "/../" not in plain else None

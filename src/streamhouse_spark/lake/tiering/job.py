@@ -57,12 +57,12 @@ from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, call_both
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, call_both
 
 NO_OP_MS_MAX: Final = 10 * 60_000
 """Time after which a round reads everything again, because another engine may alter columns without a snapshot."""
 
-_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
+_no_op_rounds: WeakKeyDictionary[CommitLog, _CachedNoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
 logger = logging.getLogger(__name__)
 CONFLICTS_MAX = 20
@@ -71,7 +71,7 @@ SMALL_TASKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _NoOpRound:
+class _CachedNoOpRound:
     version: int
     attempt: str | None
     location: str
@@ -88,7 +88,7 @@ def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, 
     if head is None or log.cached_state is not state:
         return
     with _lock:
-        _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
+        _no_op_rounds[log] = _CachedNoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
 
 
 def forget(log: CommitLog) -> None:
@@ -107,7 +107,7 @@ def find_unchanged_state(
     storage = lake.binding.storage
     with _lock:
         last_round = _no_op_rounds.get(log)
-    if last_round is None or not isinstance(storage, ReadsMany):
+    if last_round is None or not isinstance(storage, SupportsBatchReads):
         return None
     if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > NO_OP_MS_MAX:
         forget(log)
@@ -256,7 +256,7 @@ class TieringJob:
         return newest
 
     def _was_replaced(self, state: TableState) -> bool:
-        replaceable = self._lake.capabilities.replaceable
+        replaceable = self._lake.capabilities.snapshot_replacement
         return replaceable is not None and state.lake is not None and replaceable.is_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
@@ -394,7 +394,7 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
         records = shared_records(storage, tasks)
         are_small = all(task_bytes(task) <= SMALL_TASK_BYTES_MAX for task in tasks)
-        waits = isinstance(storage, ReadsMany) and are_small
+        waits = isinstance(storage, SupportsBatchReads) and are_small
         threads_max = SMALL_TASKS_AT_ONCE if waits else os.cpu_count() or 1
         return list(
             parallel_map(lambda t: run_task(storage, settings, world, t, records), tasks, threads_max=threads_max)

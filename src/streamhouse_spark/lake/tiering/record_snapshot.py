@@ -188,7 +188,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     recorded = log.state.recorded_lake
     if recorded is not None and not should_record(snapshot, recorded):
         return
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if replaceable is not None and _dropped_more_rows(snapshot, recorded):
         snapshot = replaceable.wait_until_durable(snapshot)
 

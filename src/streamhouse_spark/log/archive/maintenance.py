@@ -26,6 +26,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.core.warehouse_layout import manifest_key
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, ArchivePage, SetArchive
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.archive.pages import (
     CommitRows,
     PageContent,
@@ -45,7 +46,6 @@ from streamhouse_spark.log.segments.multi_bucket_writer import pack_by_size
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency

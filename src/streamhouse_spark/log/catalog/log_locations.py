@@ -21,6 +21,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.warehouse_layout import (
     OWNER_NAME,
     WAREHOUSE_KEY,
+    canonical_root,
     is_in_log,
     is_same_place,
     is_within,
@@ -28,14 +29,13 @@ from streamhouse_spark.core.warehouse_layout import (
     make_placed_uuid,
     owner_key,
     parse_placed_uuid,
-    plain_root,
 )
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.catalog.names import read_warehouse_file
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.storage.base import Storage, object_exists, read_or_none
 from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 from streamhouse_spark.storage.put_if_absent import Slot
 from streamhouse_spark.storage.routing import RoutingStorage, make_routing_storage
 
@@ -122,7 +122,7 @@ class LogLocationResolver:
 
     def look_up(self, keys: Sequence[str]) -> None:
         uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._locations)
-        if len(uuids) > 1 and isinstance(self._home, ReadsMany):
+        if len(uuids) > 1 and isinstance(self._home, SupportsBatchReads):
             for uuid, data in zip(uuids, self._home.read_many([location_key(u) for u in uuids]), strict=True):
                 if data is not None:
                     self._keep(uuid, data)
@@ -173,14 +173,14 @@ class LogLocationResolver:
         file = read_warehouse_file(self._home)
         if file is None:
             raise CorruptDataError(f"{self._home.url} no longer holds {WAREHOUSE_KEY}; was the warehouse deleted?")
-        header = {"table": uuid, "warehouse": file.id, "url": plain_root(store.url)}
+        header = {"table": uuid, "warehouse": file.id, "url": canonical_root(store.url)}
         where = f"{self._home.url}/{location_key(uuid)}"
 
         def stored() -> dict[str, str]:
             return decode_frame("location", self._home.read(location_key(uuid)), where).header
 
         Slot(self._home, location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).won()
-        owner = _Owner(file.id, plain_root(self._home.url), uuid)
+        owner = _Owner(file.id, canonical_root(self._home.url), uuid)
         slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
         if not slot.take(owner.to_bytes()).won():
             raise _foreign_location_error(store, uuid)
@@ -208,7 +208,7 @@ class LogLocationResolver:
         """Record the current URL of the moved warehouse as the log's owner."""
         place = self._place(uuid)
         if place is not None and not is_same_place((owner := self._owner(place, uuid)).url, self._home.url):
-            moved = _Owner(owner.warehouse_id, plain_root(self._home.url), uuid)
+            moved = _Owner(owner.warehouse_id, canonical_root(self._home.url), uuid)
             place.storage.put(owner_key(uuid), moved.to_bytes())
 
     def stores(self) -> list[Storage]:

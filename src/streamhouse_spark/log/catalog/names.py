@@ -30,6 +30,7 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import (
     RESERVED_DATABASES,
     WAREHOUSE_KEY,
+    canonical_root,
     database_key,
     is_placed,
     is_same_place,
@@ -37,7 +38,6 @@ from streamhouse_spark.core.warehouse_layout import (
     name_key,
     parse_name_key,
     parse_table_name,
-    plain_root,
 )
 from streamhouse_spark.errors import (
     InvalidNameError,
@@ -203,7 +203,9 @@ def create_warehouse(
             f"cannot create a warehouse at {storage.url}: found {', '.join(foreign[:5])}, expected an empty location; "
             "nothing was written, choose an empty or new directory",
         )
-    ensure_stored(storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), plain_root(storage.url)).to_bytes())
+    ensure_stored(
+        storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), canonical_root(storage.url)).to_bytes()
+    )
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:

@@ -52,7 +52,7 @@ from streamhouse_spark.log.segments.range_reader import (
     SegmentBytes,
 )
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, map_with_store_concurrency
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
@@ -172,7 +172,7 @@ class InlineRecords:
 
     def fetch_first(self) -> None:
         """Read the first of the announced records and parts now, on a store with batched reads."""
-        if isinstance(self._storage, ReadsMany):
+        if isinstance(self._storage, SupportsBatchReads):
             fetches = [self._fetch_records, self.parts.fetch_first]
             for _ in map_with_store_concurrency(self._storage, lambda fetch: fetch(), fetches):
                 pass
@@ -221,7 +221,7 @@ class InlineRecords:
         """Remove and return the announced records that are read together."""
         numbers: list[int] = []
         left_bytes = RECORD_BYTES_AHEAD
-        while isinstance(self._storage, ReadsMany) and self._ahead and len(numbers) < RECORDS_AHEAD:
+        while isinstance(self._storage, SupportsBatchReads) and self._ahead and len(numbers) < RECORDS_AHEAD:
             number = next(iter(self._ahead))
             left_bytes -= self._ahead[number]
             if numbers and left_bytes < 0:

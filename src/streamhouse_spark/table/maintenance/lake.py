@@ -86,7 +86,7 @@ def maintain_lake(
             expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
-        files = lake.capabilities.rewritable
+        files = lake.capabilities.file_rewrite
         pruned = [] if files is None else step("metadata", lambda: files.prune_metadata(dry_run=dry_run), none)
     return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
 
@@ -150,7 +150,7 @@ def optimize(
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
     files = {split.location for split in splits}  # not files of later rounds, or it might never end
-    rewritable = lake.capabilities.rewritable
+    rewritable = lake.capabilities.file_rewrite
     if rewritable is None or state.primary_key:
         kind = "a primary key" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(
@@ -186,8 +186,8 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """Combine small manifests; see `RewritableFiles.rewrite_manifests`."""
-    rewritable = lake.capabilities.rewritable
+    """Combine small manifests; see `SupportsFileRewrite.rewrite_manifests`."""
+    rewritable = lake.capabilities.file_rewrite
     if rewritable is None:
         raise InvalidOptionError(
             f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake, "

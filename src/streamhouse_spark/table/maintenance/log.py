@@ -124,7 +124,7 @@ def _has_rows_to_trim(table: TableHandle) -> bool:
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """Return the offsets of a durable lake snapshot, up to which the log may be trimmed."""
     try:
-        replaceable = lake.capabilities.replaceable
+        replaceable = lake.capabilities.snapshot_replacement
         durable = lake.newest() if replaceable is None else replaceable.find_durable()
     except CommitConflictError as conflict:
         logger.info("trimming the log of %s is deferred to the next run: %s", table.name, conflict)
@@ -145,7 +145,7 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, latest: LakeSnap
     if recorded is not None and not table.state.begins_at(starts):
         lake_offsets = starts  # a snapshot from before the truncation has no row of the table
     lost = {b: (lake_offsets.get(b, 0), offset) for b, offset in offsets.items() if lake_offsets.get(b, 0) < offset}
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if lost and recorded is not None and replaceable is not None and replaceable.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
             f"{table.name}: another engine replaced lake snapshot {recorded.snapshot_id}, so rows are missing from the "

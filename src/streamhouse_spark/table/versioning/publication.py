@@ -29,12 +29,8 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
 from streamhouse_spark.core.warehouse_layout import parse_branch
-from streamhouse_spark.dml.delete import (
-    commit_with_conflict_check,
-    has_dropped_partitions,
-    make_delete_actions,
-    mark_as_rewrite,
-)
+from streamhouse_spark.dml.conflict_check import commit_with_conflict_check, has_dropped_partitions, make_delete_actions
+from streamhouse_spark.dml.rewrite import mark_as_rewrite
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -42,24 +38,18 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
+from streamhouse_spark.log.append_commit import ends_after, make_append_action, make_truncate_actions
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows, without_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import StagedSegment, stage_inline
-from streamhouse_spark.log.staging import (
-    INLINE_BYTES_MAX,
-    StagedRows,
-    ends_after,
-    inline_bytes_total,
-    make_append_action,
-    make_truncate_actions,
-)
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, StagedRows, inline_bytes_total
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
@@ -395,7 +385,7 @@ def stage_branch_rows(
         by_number: dict[int, StagedSegment] = {}
         for group in group_into_objects(enumerate(chunks), lambda numbered: numbered[1][1].nbytes):
             uuid = table.world.ids.new_uuid()
-            parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
+            parts = stage_shared_object(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
         segments = [by_number[number] for number in sorted(by_number)]
     checks = branch_state.parsed.checks

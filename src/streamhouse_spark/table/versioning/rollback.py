@@ -23,7 +23,8 @@ from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions, mark_as_rewrite
+from streamhouse_spark.dml.conflict_check import commit_with_conflict_check, make_delete_actions
+from streamhouse_spark.dml.rewrite import mark_as_rewrite
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -36,6 +37,7 @@ from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
+from streamhouse_spark.log.append_commit import commit_append, make_append_action
 from streamhouse_spark.log.commit_reader import (
     Deleted,
     find_partition_drop,
@@ -54,7 +56,7 @@ from streamhouse_spark.log.history import require_kept, state_at
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
+from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import NO_DROPPED_ROWS, TableState
 from streamhouse_spark.read.change_feed.commit_diff import find_dropped_rows
 from streamhouse_spark.read.lake_row_ids import lake_has_offsets, read_lake_file
@@ -187,7 +189,7 @@ def _rollback_past_truncation(
             _require_unchanged(state, current)
 
         staged, transaction = _stage_returning_rows(table, current, rows), _transaction(current, target)
-        commit_staged(table.log, staged, transaction=transaction, overwrite=True, require=require)
+        commit_append(table.log, staged, transaction=transaction, overwrite=True, require=require)
     return report
 
 
@@ -304,7 +306,7 @@ def _require_files(
     def existed(action: DeleteRows) -> bool:
         if action.files.keys() <= target_files:
             return True
-        later, replaceable = action.snapshot_id, lake.capabilities.replaceable
+        later, replaceable = action.snapshot_id, lake.capabilities.snapshot_replacement
         if before is None or later is None or replaceable is None:
             return False
         return replaceable.adds_no_foreign_rows(before, later)

@@ -18,7 +18,7 @@ from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import Check
 from streamhouse_spark.keys.keyed_batch import Bools
-from streamhouse_spark.log.staging import Require
+from streamhouse_spark.log.append_commit import Require
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns

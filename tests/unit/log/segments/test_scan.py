@@ -15,10 +15,10 @@ from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Warehouse
 from streamhouse_spark.log.actions import SetSchema, Trim
+from streamhouse_spark.log.append_commit import has_same_meaning
 from streamhouse_spark.log.segment import SegmentIndex
 from streamhouse_spark.log.segments.scan import LogSplit, check_dense, hot_range, plan_range, read_split, split_by_size
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
-from streamhouse_spark.log.staging import has_same_meaning
 from streamhouse_spark.log.state import BucketLog, fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage

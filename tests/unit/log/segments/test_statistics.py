@@ -15,7 +15,7 @@ from streamhouse_spark.log.segments.statistics import (
     collect_partitions,
     collect_stats,
 )
-from streamhouse_spark.schema.default_values import from_json
+from streamhouse_spark.schema.default_expressions import from_json
 
 D = decimal.Decimal
 NAN, INF = float("nan"), float("inf")

@@ -21,8 +21,8 @@ from streamhouse_spark.datasource.write.frame_schema import merge_columns as add
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import CONSTRAINT, find_constraint_property
 from streamhouse_spark.log.state import TableState
+from streamhouse_spark.schema.column_defaults import SqlText
 from streamhouse_spark.schema.ddl import PARENTS, TextSize, parse_struct_json
-from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.warehouse.process_cache import Connection

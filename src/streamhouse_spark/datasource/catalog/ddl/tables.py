@@ -29,7 +29,7 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_snapshot_rows
-from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.column_defaults import SqlText
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.drop_partition import drop_partitions as drop_matching

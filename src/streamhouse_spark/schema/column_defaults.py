@@ -16,15 +16,15 @@ import pyarrow as pa
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema import default_values as constants
+from streamhouse_spark.schema import default_expressions as constants
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.schema.default_values import Default, DefaultFunction, StatementContext, parse_default
+from streamhouse_spark.schema.default_expressions import Default, DefaultFunction, StatementContext, parse_default
 from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_default
 
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """The expression of a ``DEFAULT`` clause, see `default_values.parse_default`."""
+    """The expression of a ``DEFAULT`` clause, see `default_expressions.parse_default`."""
 
     sql: str
     time_zone: str | None = None

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type
-from streamhouse_spark.schema.default_values import TEXT_LENGTH_MAX, from_json, parse, to_json, to_sql
+from streamhouse_spark.schema.default_expressions import TEXT_LENGTH_MAX, from_json, parse, to_json, to_sql
 
 D = decimal.Decimal
 UTC = dt.UTC

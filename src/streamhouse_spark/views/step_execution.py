@@ -50,7 +50,7 @@ ViewChanges = tuple[pa.Table, pa.ChunkedArray]
 logger = logging.getLogger(__name__)
 
 
-class RefreshStepRun:
+class StepExecution:
     """The computation of a refresh step. Call `close` to drop its temporary views."""
 
     def __init__(
@@ -242,7 +242,7 @@ class StepInputs:
 
     writer: Writer
     """Generates statements over all inputs."""
-    local: local_executor.LocalRows
+    local: local_executor.LocalInputs
     """The rows that the driver has read."""
 
     def __init__(
@@ -267,7 +267,7 @@ class StepInputs:
             if (rows := self._look_up(use, side, changes)) is not None
         }
         net_changes = {self._ids[name]: change.net for name, change in changes.items()}
-        self.local = local_executor.LocalRows(changed, net_changes, looked_up)
+        self.local = local_executor.LocalInputs(changed, net_changes, looked_up)
         self.writer = Writer(relations.prefix, frozenset(changed), frozenset(looked_up))
 
     def _read_changes(self, root: Node) -> dict[str, _SourceChanges]:
