@@ -186,7 +186,9 @@ ELSEWHERE = {
     "read/change_feed/change_scan_tasks.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_lake_only_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
-    "CONSTRAINT_VIOLATED": "unit/table/test_constraint_validation.py::TestWrites::test_an_append_in_breach_writes_nothing",
+    "CONSTRAINT_VIOLATED": (
+        "unit/table/test_constraint_validation.py::TestWrites::test_an_append_in_breach_writes_nothing"
+    ),
     "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),

@@ -36,7 +36,7 @@ from streamhouse_spark.serve.acl import Client as Rights
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
+from streamhouse_spark.service.openlineage import RoundEventEmitter, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -247,7 +247,7 @@ def services(world: World) -> Iterator[tuple[str, str]]:
     service = Service(run_tasks_locally(storage, settings, world.warehouse.world), Connection.of(storage.url, settings))
     yield "the tiering service", f"{service!r} {service.status()} {service.health()}"
     yield "an event of OpenLineage", json.dumps(build_event(world.table, "START", "1", 0, None, ValueError("x")))
-    events = RoundEvents(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
+    events = RoundEventEmitter(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
     events.emit_start()  # which is logged
     yield "Prometheus", str(as_prometheus(process_metrics())[1])
 

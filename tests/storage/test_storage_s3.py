@@ -319,7 +319,7 @@ class TestCheckWritable:
     def test_amazons_own_store_is_known_and_not_raced(self, store, proxy, monkeypatch):
         store.check_writable()
         raced = proxy.methods.count("PUT")
-        monkeypatch.setattr(s3_client.Client, "is_amazon", True)
+        monkeypatch.setattr(s3_client.S3Client, "is_amazon", True)
         proxy.plan = lambda _: None
         store.check_writable()
         assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])

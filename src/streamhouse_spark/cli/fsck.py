@@ -36,7 +36,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, has_whole_footer, read_offset_file
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_drops_applied
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.lake.types import LakePlan, LakeSplit
@@ -274,7 +274,7 @@ class _OffsetRows:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._files: dict[str, OffsetFile | None] = {}
+        self._files: dict[str, FileWithOffsets | None] = {}
         self.num_rows = 0
 
     def add(self, location: str, num_rows: int) -> None:

@@ -25,7 +25,7 @@ from streamhouse_spark.warehouse.table_batch import TableBatch
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.metrics import MetricSource
-    from streamhouse_spark.service.endpoint import Address, ServiceSnapshot
+    from streamhouse_spark.service.endpoint import Address, MonitoredService
     from streamhouse_spark.service.openlineage import LineageListener
     from streamhouse_spark.views.service import ViewStatus
 
@@ -135,10 +135,10 @@ def tier_here(table: Table) -> TieringReport:
 
 def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
     """Return the function, wrapped so that it records its failures next to the table, where other tools show them."""
-    from streamhouse_spark.service.tiering_service import FailureNotes
+    from streamhouse_spark.service.tiering_service import FailureRecorder
 
     def work(table: Table) -> T:
-        with FailureNotes(table.world.clock).note_failure(table):
+        with FailureRecorder(table.world.clock).note_failure(table):
             return tier_one(table)
 
     return work
@@ -163,7 +163,7 @@ def _serve_here(
 
 
 @contextmanager
-def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: MetricSource = tuple) -> Iterator[None]:
+def _serve_metrics(service: MonitoredService, address: Address | None, more: MetricSource = tuple) -> Iterator[None]:
     if address is None:
         yield
         return

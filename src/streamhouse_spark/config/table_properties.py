@@ -134,7 +134,7 @@ _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "l
 
 
 @dataclass(frozen=True, slots=True)
-class BranchMark:
+class BranchMetadata:
     """Marks a log as the log of a branch."""
 
     of: str

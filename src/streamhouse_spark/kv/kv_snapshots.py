@@ -106,7 +106,7 @@ def _write_snapshots(
     for _ in range(TRIES_MAX):
         state = log.refresh()
         newest = options.of_schema(state.schema_id, state.schemas)
-        source = _Source(state, storage, world, newest, KeyedLayout.of(state))
+        source = _SnapshotWriter(state, storage, world, newest, KeyedLayout.of(state))
         try:
             return [source.write_snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
         except UnknownSchemaError:
@@ -126,7 +126,7 @@ def _is_newer(state: TableState, snapshot: KvSnapshot) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _SnapshotWriter:
     """The state, storage and clock of the snapshots of one call."""
 
     state: TableState

@@ -23,7 +23,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.file_access import lake_files
 from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
 from streamhouse_spark.lake.metadata_tables import require_metadata_table
@@ -226,7 +226,7 @@ class LakeTableBinding(ABC, Generic[T]):
         """Return the uuid of the table that owns the lake table in state ``table``."""
 
     @abstractmethod
-    def columns_of(self, table: T) -> ColumnMap:
+    def columns_of(self, table: T) -> ColumnMapping:
         """Return the column map of the lake table. Raises `CorruptDataError`."""
 
     @abstractmethod

@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import THREADS_MAX, new_lock, parallel_map
 from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_offset_file
 from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import SupportsBatchReads
@@ -197,7 +197,7 @@ def read_offset_files(
     sizes: Mapping[str, int],
     writers: Collection[str],
     locations: Sequence[str],
-) -> list[OffsetFile | None]:
+) -> list[FileWithOffsets | None]:
     """Return the offsets of files concurrently, as `read_offset_file` does. ``sizes`` are those in the metadata."""
     files = PrefetchedFiles(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, SupportsBatchReads) else None

@@ -23,9 +23,9 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 """Maximum age of staged rows that are committed."""
-Require = Callable[[TableState], None]
+StateCheck = Callable[[TableState], None]
 """Raises if the rows must not be committed on top of a state."""
-Removing = Callable[[TableState], Sequence[Action]]
+DeleteActionsFactory = Callable[[TableState], Sequence[Action]]
 """Returns the actions that delete rows of a state before rows are added. Every attempt calls it."""
 
 
@@ -35,8 +35,8 @@ def commit_append(
     *,
     transaction: Transaction | None = None,
     overwrite: bool = False,
-    removing: Removing | None = None,
-    require: Require | None = None,
+    removing: DeleteActionsFactory | None = None,
+    require: StateCheck | None = None,
 ) -> tuple[BucketOffsets, CommitResult]:
     """Commit staged rows as one record, and return their offsets.
 

@@ -260,7 +260,7 @@ def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> N
     storage.put(checkpoint_hint_key(state.table_uuid), text)
 
 
-class Checkpointing:
+class CheckpointWriter:
     """Stores checkpoints and hints of one log after commits. It tracks the latest checkpoint that the process knows."""
 
     def __init__(self, storage: Storage) -> None:

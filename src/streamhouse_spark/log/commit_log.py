@@ -45,7 +45,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bootstrap import PrefetchedLog, find_later_checkpoint, load_start_state
-from streamhouse_spark.log.checkpoint import Checkpoint, Checkpointing, no_checkpoint_error
+from streamhouse_spark.log.checkpoint import Checkpoint, CheckpointWriter, no_checkpoint_error
 from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.group_commit import (
     CommitQueue,
@@ -109,7 +109,7 @@ class CommitLog:
         self._low_watermark = 0
         self._watermark_index = 0
         self._watermark_checked_ms = since_ms
-        self._checkpointing = Checkpointing(storage)
+        self._checkpointing = CheckpointWriter(storage)
         self._recent_rows = self._read_rows = RecentRows()
         self._damaged_checkpoints: Sequence[StreamhouseError] = ()
         self._history_checked_ms = since_ms

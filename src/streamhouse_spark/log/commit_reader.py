@@ -151,7 +151,7 @@ def has_dropped_rows(
     return after.dropped_rows - dropped_rows > sum(runs.num_rows for runs in new)
 
 
-class Deleted(NamedTuple):
+class RecordDeletion(NamedTuple):
     """The rows that one record deleted."""
 
     commit: int
@@ -165,7 +165,7 @@ def has_dropped_adopted_rows(
     before: act.TieredSnapshot | None,
     after: act.TieredSnapshot,
     deleted: Mapping[int, OffsetSet],
-    named: Iterable[Deleted],
+    named: Iterable[RecordDeletion],
 ) -> bool:
     """Return the result of `has_dropped_rows` for a table that adopted a lake table.
 

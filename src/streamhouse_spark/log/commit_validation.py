@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark
+from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMetadata
 from streamhouse_spark.core.types import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -168,7 +168,7 @@ def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> 
     Raises `CommitConflictError` for rows while the branch is being published, `InvalidOptionError` for actions that
     only a table supports.
     """
-    mark = BranchMark.of_properties(state.properties)
+    mark = BranchMetadata.of_properties(state.properties)
     if mark is None:
         return
     if mark.is_sealed and act.moves_rows(actions):

@@ -176,21 +176,21 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _RequestKeyBlock:
     oldest_ms: int
     newest_ms: int
     entries: Mapping[bytes, bytes]
 
-    def can_merge(self, newer: _Block) -> bool:
+    def can_merge(self, newer: _RequestKeyBlock) -> bool:
         return (
             len(self.entries) <= len(newer.entries)
             and len(self.entries) + len(newer.entries) <= _BLOCK_KEYS_MAX
             and max(self.newest_ms, newer.newest_ms) - min(self.oldest_ms, newer.oldest_ms) <= _BLOCK_SPAN_MS
         )
 
-    def merged(self, newer: _Block) -> _Block:
+    def merged(self, newer: _RequestKeyBlock) -> _RequestKeyBlock:
         oldest, newest = min(self.oldest_ms, newer.oldest_ms), max(self.newest_ms, newer.newest_ms)
-        return _Block(oldest, newest, {**self.entries, **newer.entries})
+        return _RequestKeyBlock(oldest, newest, {**self.entries, **newer.entries})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class RequestKeys:
     `KEPT_MIN_MS`. Adding a key copies the few latest keys and shares the other blocks.
     """
 
-    blocks: tuple[_Block, ...] = ()
+    blocks: tuple[_RequestKeyBlock, ...] = ()
     """Blocks by ascending time. Blocks of equal size are merged, so that there are few."""
 
     def __len__(self) -> int:
@@ -216,7 +216,10 @@ class RequestKeys:
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
         """Return the keys with a new key, and without the keys that have expired at the new key's time."""
-        blocks = [*self.blocks, _Block(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)})]
+        blocks = [
+            *self.blocks,
+            _RequestKeyBlock(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)}),
+        ]
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
             blocks.append(blocks.pop().merged(newer))
@@ -243,14 +246,14 @@ class RequestKeys:
                 at += _SIZED_KEY.size
                 entries[key] = bytes(data[at : at + size])
                 at += size
-            blocks.append(_Block(oldest_ms, newest_ms, entries))
+            blocks.append(_RequestKeyBlock(oldest_ms, newest_ms, entries))
         return cls(tuple(blocks))
 
 
 NO_REQUEST_KEYS: Final = RequestKeys()
 
 
-def _drop_expired(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
+def _drop_expired(blocks: list[_RequestKeyBlock], now_ms: int) -> Iterator[_RequestKeyBlock]:
     count = sum(len(block.entries) for block in blocks)
     for block in blocks:
         age_ms = now_ms - block.newest_ms

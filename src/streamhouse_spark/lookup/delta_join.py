@@ -61,7 +61,7 @@ class JoinColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookups:
+class JoinLookups:
     """Lookups of current rows that include the handled changes."""
 
     left: Find
@@ -103,7 +103,7 @@ class DeltaPlan:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
+    def changes(self, side: SideName, keys: pa.Table, find: JoinLookups) -> pa.Table:
         """Return the changes of the target after changes of these keys of one side.
 
         ``keys`` has the primary key columns of that side. Keys may repeat.
@@ -114,7 +114,7 @@ class DeltaPlan:
         deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
-    def _join_left_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_left_keys(self, keys: pa.Table, find: JoinLookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the left table, and their rows in the target."""
         left = find.left(keys).rows
         right = find.right(_rename_columns(left, self.right_of))
@@ -124,7 +124,7 @@ class DeltaPlan:
         joined = self._join_columns(take_rows(left, row_of), take_rows(right.rows, partner))
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
-    def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_right_keys(self, keys: pa.Table, find: JoinLookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the right table, and their rows in the target."""
         right = find.right(keys)
         if self.how == "left":  # the join columns are the whole right key, and left rows without a match are kept

@@ -157,7 +157,7 @@ class PointLookup:
         self._keyed = keyed
         self._table = keyed.table
         self._lookup = lookup
-        self._plans: dict[tuple[str, ...] | None, _RowPlan] = {}
+        self._plans: dict[tuple[str, ...] | None, _LookupCodec] = {}
 
     def row(
         self,
@@ -195,13 +195,13 @@ class PointLookup:
                 raise
             return self._lookup_with_arrow(self._get_plan(keyed_schema, columns), values, max_staleness_ms, at_least)
 
-    def _get_plan(self, keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
+    def _get_plan(self, keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> _LookupCodec:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
         if plan is None or plan.keyed_schema is not keyed_schema:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[chosen] = _RowPlan(keyed_schema, columns)
+            plan = self._plans[chosen] = _LookupCodec(keyed_schema, columns)
         return plan
 
     def _read_value(self, state: TableState, keyed_schema: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
@@ -218,7 +218,7 @@ class PointLookup:
 
     def _lookup_with_arrow(
         self,
-        plan: _RowPlan,
+        plan: _LookupCodec,
         values: Sequence[Any],
         max_staleness_ms: int | None,
         at_least: Mapping[int, OffsetRange] | None,
@@ -232,7 +232,7 @@ class PointLookup:
         return {name: row[name] for name in plan.column_names}
 
 
-class _RowPlan:
+class _LookupCodec:
     """Encodes keys and decodes rows of one schema."""
 
     def __init__(self, keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> None:

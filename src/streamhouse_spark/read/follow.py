@@ -30,7 +30,7 @@ from streamhouse_spark.log.consumers import (
 )
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version
-from streamhouse_spark.read.tail import LogCursor, Tail, Wait, start_offsets
+from streamhouse_spark.read.tail import CommitWaiter, LogCursor, Tail, start_offsets
 from streamhouse_spark.table_handle import TableHandle
 
 BATCH_BYTES: Final = 8 << 20
@@ -57,7 +57,7 @@ class FollowOptions:
 def open_follower(table: TableHandle, name: str, start: Any, options: FollowOptions) -> Follower:
     """Open a follower; see `Table.follow`. **Commit point:** see `hold_consumer`."""
     waiting: Any = {"poll_ms": options.poll_ms, "stop": options.stop, "until_ms": options.until_ms}
-    wait = Wait(table, **waiting, available_now=options.available_now)
+    wait = CommitWaiter(table, **waiting, available_now=options.available_now)
     return Follower(*hold_consumer(table, name, start, options), wait)
 
 
@@ -178,7 +178,7 @@ class Follower(Tail):
     An error ends it. Call `Table.follow` again to continue.
     """
 
-    def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: Wait) -> None:
+    def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: CommitWaiter) -> None:
         super().__init__(cursor, wait)
         self._consumer = consumer
         self._is_left = False

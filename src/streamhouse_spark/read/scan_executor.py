@@ -38,7 +38,7 @@ from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_rows_within, read_offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, FileWithOffsets, deleted_rows_within, read_offset_file
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -57,6 +57,7 @@ from streamhouse_spark.read.lake_row_ids import read_lake_file
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
     BinlogScanTask,
+    BootstrapScanTask,
     ChangesScanTask,
     FileRowsScanTask,
     KeyedScanTask,
@@ -66,7 +67,6 @@ from streamhouse_spark.read.scan_tasks import (
     OffsetsScanTask,
     ScanPlan,
     ScanTask,
-    StartScanTask,
     VersionRowsScanTask,
     ViewScanTask,
 )
@@ -353,7 +353,7 @@ class ScanTaskReader:
                 return self._read_offsets(task)
             case ArchiveScanTask():
                 return self._add_metadata(self._archive.batches(task, self._plan.schema))
-            case StartScanTask(split, offset):
+            case BootstrapScanTask(split, offset):
                 return self._read_start(split, offset)
             case BinlogScanTask(split, schema, archived):
                 return self._read_binlog(archived, split, schema)
@@ -482,7 +482,7 @@ class ScanTaskReader:
             threads=threads or self._threads,
         )
 
-    def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
+    def _excluded_positions(self, task: LakeScanTask, source: FileWithOffsets | None = None) -> Int64Array:
         """Return the positions of deleted rows that the lake file still contains.
 
         If the task has only their offsets, the footer of the file maps offsets to positions. ``source`` is the content
@@ -495,11 +495,11 @@ class ScanTaskReader:
             positions.append(OffsetSet.of(source.runs.rows_at(shared)))
         return OffsetSet.merged(positions).offsets() if positions else NO_POSITIONS
 
-    def _offset_file(self, task: LakeScanTask) -> OffsetFile | None:
+    def _offset_file(self, task: LakeScanTask) -> FileWithOffsets | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
         return read_offset_file(self._lake, task.split.location, writers)
 
-    def _require_offset_file(self, task: LakeScanTask) -> OffsetFile:
+    def _require_offset_file(self, task: LakeScanTask) -> FileWithOffsets:
         source = self._offset_file(task)
         if source is None:
             raise LakeMismatchError(

@@ -61,7 +61,7 @@ def open_tail(
     until_ms: int | None,
 ) -> Tail:
     """Open a tail; see `Table.tail`. The start position is resolved in this call, not at the first batch."""
-    wait = Wait(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
+    wait = CommitWaiter(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
     return Tail(LogCursor(table, start, columns=columns, filter=filter, include_metadata=include_metadata), wait)
 
 
@@ -223,7 +223,7 @@ def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[
     )
 
 
-class Wait:
+class CommitWaiter:
     """Waits for commits on behalf of one tail, and decides when it ends.
 
     Without ``poll_ms``, the `LogPoller` of the table decides when the log is polled.
@@ -293,7 +293,7 @@ class Tail(Iterator[pa.RecordBatch]):
     An error ends it, and so does leaving it as a context manager.
     """
 
-    def __init__(self, cursor: LogCursor, wait: Wait) -> None:
+    def __init__(self, cursor: LogCursor, wait: CommitWaiter) -> None:
         self._cursor = cursor
         self._wait = wait
         self._position = cursor.position

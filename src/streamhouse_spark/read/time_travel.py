@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, SnapshotExpiredError
-from streamhouse_spark.log.catalog.renaming import find_replaced_table
+from streamhouse_spark.log.catalog.name_changes import find_replaced_table
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.history import require_kept, state_at
 from streamhouse_spark.log.state import TableState

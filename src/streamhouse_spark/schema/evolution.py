@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import TextSize, type_name
+from streamhouse_spark.schema.ddl import TextLength, type_name
 from streamhouse_spark.schema.nested_fields import (
     FieldIds,
-    InnerChanges,
+    NestedFieldChanges,
     change_nested_fields,
     count_fields,
     have_same_fields,
@@ -191,7 +191,7 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
 
 
 def with_types(
-    schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
+    schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextLength | None] | None = None
 ) -> TableSchema:
     """Return the schema with wider types of these columns. A column may keep its current type.
 
@@ -218,7 +218,7 @@ def with_types(
 
 
 def with_inner_changes(
-    schema: TableSchema, changes: Mapping[str, InnerChanges], former_schemas: Iterable[TableSchema]
+    schema: TableSchema, changes: Mapping[str, NestedFieldChanges], former_schemas: Iterable[TableSchema]
 ) -> TableSchema:
     """Return the schema after changes of nested fields, by column name.
 

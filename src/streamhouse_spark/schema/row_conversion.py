@@ -23,7 +23,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError, count_of
 from streamhouse_spark.schema.column_defaults import default_values
 from streamhouse_spark.schema.conversion import Conversion, refuse_column
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
+from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant
@@ -331,8 +331,8 @@ def _check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
         row += len(chunk)
 
 
-def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Fit strings to the length of their column as `TextSize.fit_texts` does, in slices that each fit into an array.
+def _fit_texts(values: pa.ChunkedArray, size: TextLength, table: str, column: str) -> pa.ChunkedArray:
+    """Fit strings to the length of their column as `TextLength.fit_texts` does, in slices that each fit into an array.
 
     A row that would become too large is rejected first.
     """
@@ -351,7 +351,7 @@ def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str)
     return arrow_rows.concat_columns(parts, values.type)
 
 
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextLength) -> arrow_rows.Sizes | None:
     """Return the padded size of each string in bytes; None if one array holds all strings."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
         return None
@@ -360,7 +360,7 @@ def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Si
     return arrow_rows.estimate_row_bytes(values) + blanks
 
 
-def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
+def _fit_slice(values: pa.ChunkedArray, size: TextLength, table: str, column: str, first_row: int) -> pa.ChunkedArray:
     try:
         return size.fit_texts(values)
     except TextTooLongError as error:

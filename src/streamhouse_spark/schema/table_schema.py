@@ -25,7 +25,7 @@ from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
 from streamhouse_spark.schema import default_expressions as constants
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
+from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
 from streamhouse_spark.schema.default_expressions import Default, DefaultFunction, default_from_json, parse_default
 from streamhouse_spark.schema.nested_fields import FieldIds, count_fields
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
@@ -161,7 +161,7 @@ class Column:
     comment: str | None = None
     default: Default | None = None
     """The constant or function for new rows whose writer omits the column; None means null."""
-    size: TextSize | None = None
+    size: TextLength | None = None
     """Length of CHAR(n) and VARCHAR(n)."""
     field_ids: FieldIds | None = None
     """Ids of nested fields; None until a nested field is changed."""
@@ -484,7 +484,7 @@ def _default_of(column: ddl.DdlColumn) -> Default | None:
     return fit_default(default, column.name, column.size)
 
 
-def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
+def fit_default(default: Default | None, name: str, size: TextLength | None) -> Default | None:
     """Pad a default to the column's length. Raises `SchemaMismatchError` if the default is, or may be, longer."""
     if size is not None and isinstance(default, DefaultFunction):
         raise SchemaMismatchError(
@@ -500,10 +500,10 @@ def fit_default(default: Default | None, name: str, size: TextSize | None) -> De
         ) from None
 
 
-def _size_of(data: Mapping[str, Any]) -> TextSize | None:
+def _size_of(data: Mapping[str, Any]) -> TextLength | None:
     if "size" not in data:
         return None
-    size = TextSize.parse(str(data["size"]))
+    size = TextLength.parse(str(data["size"]))
     if size is None:
         raise SchemaMismatchError(f"column '{data['name']}' has the size {data['size']!r}, expected varchar(10)")
     return size

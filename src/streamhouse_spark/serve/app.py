@@ -19,7 +19,7 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.metrics import Metric, as_prometheus, process_metrics, store_metrics
 from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
-from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard, client_of, make_route
+from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Authenticator, AuthMiddleware, client_of, make_route
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
 from streamhouse_spark.serve.iceberg.served_tables import ServedTables, StaleFallback
 from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
@@ -106,7 +106,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     """Build the application. It has no state that other servers need, so several servers may run concurrently."""
     options = options or ServeOptions()
     clock = warehouse.world.clock
-    admission = Admission(options.access, clock)
+    admission = Authenticator(options.access, clock)
     opened = OpenTables(warehouse)
     tables = ServedTables(warehouse, grace_ms=options.grace_ms)
     counts = ServerCounters()
@@ -123,7 +123,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     ]
     middleware = [
         Middleware(_RequestMetrics, counts=counts, clock=clock),
-        Middleware(Guard, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
+        Middleware(AuthMiddleware, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables

@@ -59,8 +59,8 @@ from streamhouse_spark.serve.row_bodies import (
     CSV,
     JSON,
     JSON_LINES,
-    Body,
     RejectedRow,
+    RowBody,
     body_type,
     media_type,
     parse_bad_rows,
@@ -337,7 +337,7 @@ class _RowsRequest:
         texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
         return (self.body, *(text.encode() for text in texts))
 
-    def rows(self) -> Body:
+    def rows(self) -> RowBody:
         return parse_body(self.body, self.kind, self.rules)
 
     def store(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:

@@ -128,7 +128,7 @@ class ValidatedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RowBody:
     """The rows of a body, whose ranges can be parsed separately."""
 
     num_rows: int
@@ -138,11 +138,11 @@ class Body:
     """Returns the text of a row."""
 
 
-def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
+def parse_body(body: bytes, kind: str, rules: CsvOptions) -> RowBody:
     """Divide a body into rows. Raises `SchemaMismatchError` if that fails."""
     if kind == ARROW:
         rows = parse_rows(body, kind, rules)
-        return Body(
+        return RowBody(
             rows.num_rows,
             lambda begin, end: rows.slice(begin, end - begin),
             lambda row: next(encode_row_texts(rows.slice(row, 1))),
@@ -158,14 +158,14 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
     return _divide_lines([line for line in text.split("\n") if line.strip()], rules)
 
 
-def _divide_lines(lines: Sequence[str], rules: CsvOptions) -> Body:
+def _divide_lines(lines: Sequence[str], rules: CsvOptions) -> RowBody:
     def read(begin: int, end: int) -> pa.Table:
         return parse_rows("\n".join(lines[begin:end]).encode(), JSON_LINES, rules)
 
-    return Body(len(lines), read, lines.__getitem__)
+    return RowBody(len(lines), read, lines.__getitem__)
 
 
-def _divide_csv(text: str, rules: CsvOptions) -> Body:
+def _divide_csv(text: str, rules: CsvOptions) -> RowBody:
     """Divide CSV with column names in the first record."""
     lines = io.StringIO(text, newline="")
     try:
@@ -180,10 +180,10 @@ def _divide_csv(text: str, rules: CsvOptions) -> Body:
     def read(begin: int, end: int) -> pa.Table:
         return parse_rows((header + "".join(records[begin:end])).encode(), CSV, rules)
 
-    return Body(len(records), read, lambda row: header + records[row].rstrip("\r\n"))
+    return RowBody(len(records), read, lambda row: header + records[row].rstrip("\r\n"))
 
 
-def validate_rows(table: Table, body: Body) -> ValidatedRows:
+def validate_rows(table: Table, body: RowBody) -> ValidatedRows:
     """Validate rows against the latest columns and constraints of a table.
 
     Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` rows are bad.
@@ -212,7 +212,7 @@ def _require_valid(table: Table, rows: pa.Table) -> None:
 
 @dataclass
 class _BadRowSearch:
-    body: Body
+    body: RowBody
     require: Callable[[pa.Table], None]
     bad: list[RejectedRow] = field(default_factory=list)
 

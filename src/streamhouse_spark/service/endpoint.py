@@ -64,7 +64,7 @@ COUNTERS: Final[Definitions[TableStatus]] = {
 }
 
 
-class ServiceSnapshot(Protocol):
+class MonitoredService(Protocol):
     """The part of a service that the endpoint uses."""
 
     def status(self) -> list[TableStatus]: ...
@@ -77,12 +77,12 @@ def no_more_metrics() -> Sequence[Metric]:
     return ()
 
 
-def collect_measures(service: ServiceSnapshot, more: MetricSource = no_more_metrics) -> list[Metric]:
+def collect_measures(service: MonitoredService, more: MetricSource = no_more_metrics) -> list[Metric]:
     return [*service_measures(service.status(), service.health()), *more()]
 
 
 def export_service_metrics(
-    service: ServiceSnapshot, more: MetricSource = no_more_metrics
+    service: MonitoredService, more: MetricSource = no_more_metrics
 ) -> AbstractContextManager[None]:
     """Export the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
     return export_until_exit(partial(collect_measures, service, more))
@@ -101,7 +101,7 @@ def parse_address(text: str) -> Address:
 
 @contextmanager
 def serve_until_exit(
-    service: ServiceSnapshot, address: Address, more: MetricSource = no_more_metrics
+    service: MonitoredService, address: Address, more: MetricSource = no_more_metrics
 ) -> Iterator[Address]:
     """Serve in a background thread until the block ends, and yield the address with the actual port.
 

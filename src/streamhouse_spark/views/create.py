@@ -27,7 +27,7 @@ from streamhouse_spark.table.refresh_commit import (
     resume_refreshes,
 )
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.ivm.delta_sql import Writer
+from streamhouse_spark.views.ivm.delta_sql import DeltaSqlWriter
 from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
 from streamhouse_spark.views.query_analysis import (
     compile_statements,
@@ -186,7 +186,7 @@ def _create(
         if definition.mode != "full":
             with reject_unsupported(path):
                 statements = compile_statements(relations, parsed, sources, names)
-                whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
+                whole = relations.sql(statements.full_sql(DeltaSqlWriter(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))

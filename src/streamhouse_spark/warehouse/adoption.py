@@ -36,8 +36,8 @@ from streamhouse_spark.log.actions import Action, Create, Drop, TieredSnapshot
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.catalog.names import NamePointer
-from streamhouse_spark.log.catalog.renaming import free_name
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.record import Record

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.base import LakeTable, SupportsFileRewrite
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
-from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.versioning.branches import begin_history, copy_rows, make_fork_state, write_first_record

@@ -29,7 +29,7 @@ from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid
-from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold

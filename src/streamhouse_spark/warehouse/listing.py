@@ -17,7 +17,7 @@ from streamhouse_spark.core.warehouse_layout import TABLES_PREFIX, is_placed
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.bootstrap import LogPrefetcher, PrefetchedLog, prefetch_logs
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.catalog.renaming import follow_replacements, is_named
+from streamhouse_spark.log.catalog.name_changes import follow_replacements, is_named
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage

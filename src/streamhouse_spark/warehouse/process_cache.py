@@ -25,7 +25,7 @@ from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import require_branch
-from streamhouse_spark.log.catalog.renaming import is_named, name_is_view_error
+from streamhouse_spark.log.catalog.name_changes import is_named, name_is_view_error
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage

@@ -24,8 +24,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import require_log_location, with_log_places
-from streamhouse_spark.log.catalog.names import WarehouseIdentity
-from streamhouse_spark.log.catalog.renaming import (
+from streamhouse_spark.log.catalog.name_changes import (
     drop_view,
     follow_replacements,
     is_named,
@@ -33,13 +32,14 @@ from streamhouse_spark.log.catalog.renaming import (
     rename,
     undrop,
 )
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.dropped_tables import clean_dropped
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, CleanReport
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.table.first_calls import load_on_opening
+from streamhouse_spark.table.preloading import load_on_opening
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import (
     check_comment,

@@ -13,7 +13,7 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
-from streamhouse_spark.log.append_commit import Removing, Require, commit_append
+from streamhouse_spark.log.append_commit import DeleteActionsFactory, StateCheck, commit_append
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.staging import BucketRouter, RowStager, StagedRows, merge_staged_rows
@@ -65,7 +65,7 @@ class LogTableWriter:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Stage and commit rows, and retry if the schema changed concurrently.
 
@@ -84,8 +84,8 @@ class LogTableWriter:
         *,
         transaction: Transaction | None = None,
         overwrite: bool = False,
-        removing: Removing | None = None,
-        require: Require | None = None,
+        removing: DeleteActionsFactory | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_append`."""
         check_transaction(transaction)

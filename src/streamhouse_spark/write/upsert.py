@@ -37,7 +37,7 @@ from streamhouse_spark.kv.primary_key_properties import KeyedProperties, engine_
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.append_commit import Require
+from streamhouse_spark.log.append_commit import StateCheck
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.read_version import ReadVersion
@@ -245,7 +245,7 @@ class PrimaryKeyTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         choosing: Callable[[pa.Table], OverwriteFilterFactory] | None = None,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Upsert rows; see `Table.upsert` and `Table.overwrite`.
 
@@ -274,7 +274,7 @@ class PrimaryKeyTable:
         return self.write_with_retries(write, rows, transaction)
 
     def delete(
-        self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
+        self, keys: Any, *, transaction: Transaction | None = None, require: StateCheck | None = None
     ) -> BucketOffsets:
         """Delete rows by key; see `Table.delete`."""
 
@@ -360,7 +360,7 @@ class PrimaryKeyTable:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         engine = engine_of(keyed_schema.properties, keyed_schema.schema, targets)
         batches = keyed_schema.batches(*drop_ignored_deletions(keyed_schema, rows, deleted))
@@ -396,7 +396,7 @@ class PrimaryKeyTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         read: ReadVersion | None = None,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Commit batches by bucket, and compact inline rows if due. See `commit_upsert`."""
         how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
@@ -427,7 +427,7 @@ class PrimaryKeyTable:
         return self._commit(stager, all_buckets, transaction=transaction, read=read)
 
     def _commit(
-        self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
+        self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: StateCheck | None = None, **how: Any
     ) -> BucketOffsets:
         def require_allowed(state: TableState) -> Sequence[Action]:
             if require is not None:

@@ -37,7 +37,7 @@ from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.lake.tiering.round import RowsOfLog
+from streamhouse_spark.lake.tiering.round import HotLogRowReader
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log import deletion_vectors as masks
 from streamhouse_spark.log import state as state_module
@@ -619,6 +619,6 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rewrite_renamed_over_the_snapshot_that_was_read, "DID NOT RAISE ...SnapshotExpiredError"),
     PlantedBug(
         "rows of a round that is not recorded are not searched",
-        Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {})),
+        Patch(HotLogRowReader, "read", lambda self: (self.schema.arrow.empty_table(), {})),
     ).found_by(a_paimon_rewrite_after_a_round_that_is_not_recorded, "At index 6 diff: 7 != 8"),
 )

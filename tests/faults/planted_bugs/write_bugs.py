@@ -80,7 +80,7 @@ from streamhouse_spark.read import lake_row_ids, read_snapshot
 from streamhouse_spark.read.change_feed import change_scan_tasks, commit_diff, feed_validation, planning
 from streamhouse_spark.read.change_feed import commit_diff as lake_only_rows
 from streamhouse_spark.read.scan_tasks import OffsetsScanTask
-from streamhouse_spark.schema.ddl import TextSize
+from streamhouse_spark.schema.ddl import TextLength
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -583,7 +583,7 @@ WRITE_BUGS = (
     ),
     # values, names and times
     PlantedBug(
-        "texts keep the length that they are written with", Patch(TextSize, "fit_texts", lambda texts: texts)
+        "texts keep the length that they are written with", Patch(TextLength, "fit_texts", lambda texts: texts)
     ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
     PlantedBug(
         "a column name with a leading dot is read as a path",

@@ -10,7 +10,7 @@ import pytest
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import concurrency
 from streamhouse_spark.read import log_poller
-from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, Pace, poller_of
+from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, PollInterval, poller_of
 
 QUIET = {"table.datalake.enabled": "false"}
 
@@ -31,7 +31,7 @@ def looks(counted, clock, follow, duration_ms: int) -> int:
 
 class TestPace:
     def test_the_time_grows_with_the_quiet_between_its_bounds(self):
-        pace = Pace(20, 2_000)
+        pace = PollInterval(20, 2_000)
         assert [pace.interval_ms(quiet) for quiet in (0, 320, 1_600, 16_000, 32_000, 10**9)] == [
             20, 20, 100, 1_000, 2_000, 2_000,
         ]  # fmt: skip

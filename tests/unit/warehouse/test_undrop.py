@@ -11,7 +11,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, read_low_watermark
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -143,7 +143,7 @@ class TestCleaning:
             return commit(log, plan, **kwargs)
 
         if first == "clean":
-            monkeypatch.setattr(renaming, "free_name", lambda *_: True)
+            monkeypatch.setattr(name_changes, "free_name", lambda *_: True)
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)

@@ -12,7 +12,7 @@ import pytest
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import post_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.post_commit import IN_CALL, InThread
+from streamhouse_spark.core.post_commit import IN_CALL, ThreadRunner
 from streamhouse_spark.log import compaction
 from streamhouse_spark.storage.local import only_process
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -158,7 +158,7 @@ class TestBehindTheCall:
 
     @pytest.fixture
     def table(self, warehouse):
-        world = World(background=InThread())
+        world = World(background=ThreadRunner())
         return Warehouse("merging", storage=MemoryStorage(), world=world).create_table("t", "id INT")
 
     def finish(self, table):

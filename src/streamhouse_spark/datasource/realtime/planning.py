@@ -25,8 +25,8 @@ from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import (
-    StreamHistory,
     StreamOffset,
+    StreamOffsetValidator,
     last_truncation,
     require_in_log,
     require_same_rows,
@@ -239,7 +239,7 @@ def plan_backlog(
     name = table.name
     advice = "restart the query: it continues from its checkpoint with the current columns"
     require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
-    begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
+    begin = StreamOffsetValidator(continues=options.continues_in_other_history).validate_position(table, start)
     strict = options.fail_on_data_loss
     newest = last_truncation(state)
     require_same_rows(name, begin.truncation, newest, strict=strict)

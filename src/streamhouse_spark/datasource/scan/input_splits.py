@@ -213,7 +213,7 @@ def _bucket_of(piece: scan_tasks.ScanTask) -> int | None:
 def _arrow_split(piece: scan_tasks.ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case scan_tasks.LogScanTask(split) | scan_tasks.StartScanTask(split):
+        case scan_tasks.LogScanTask(split) | scan_tasks.BootstrapScanTask(split):
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
         case scan_tasks.BinlogScanTask(split, _, archived):
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)

@@ -18,7 +18,7 @@ from streamhouse_spark.config.spark_options import parse_read_options, table_opt
 from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_batch_target
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.cache_validators import (
     lake_validators,
     observe_lake_once,
@@ -238,7 +238,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         limit=None if request.filters else args.get("limit"),
         parallelism=cores,
     )
-    hot = PythonPlan(
+    hot = ArrowReadPlan(
         request.snapshot.name,
         tuple(request.schema.names),
         json.loads(read_schema(request.schema, request.state.schema).json()),

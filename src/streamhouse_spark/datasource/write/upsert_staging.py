@@ -54,7 +54,7 @@ from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.object_existence import must_check_stored, require_stored
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
-from streamhouse_spark.log.segments.scan import Adapter
+from streamhouse_spark.log.segments.scan import ColumnAdapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
 from streamhouse_spark.log.staging import BucketRouter, StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
@@ -336,7 +336,7 @@ def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[Prepa
 def _read_batches(
     table: Table, written: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    adapter = Adapter(written, schema)
+    adapter = ColumnAdapter(written, schema)
     records = InlineRecords(table.storage, table.uuid)
     records.expect(staged.segment for staged in segments)
     for staged in segments:

@@ -36,7 +36,7 @@ from streamhouse_spark.lake.iceberg.schema import (
     plain_type,
     to_own_field,
 )
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
@@ -145,7 +145,7 @@ class IcebergAdoption(LakeAdoption):
         binding.require_home("adoption")
         table_uuid = spec.table_uuid
 
-        def validated(metadata: TableMetadata) -> Change:
+        def validated(metadata: TableMetadata) -> SnapshotUpdate:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
                 raise CommitConflictError(
@@ -155,7 +155,7 @@ class IcebergAdoption(LakeAdoption):
             summary = LakeOffsets(offsets).to_properties(table_uuid)
             properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
-            return Change(operation, summary=summary, properties=properties)
+            return SnapshotUpdate(operation, summary=summary, properties=properties)
 
         return commit_snapshot(binding, validated)
 

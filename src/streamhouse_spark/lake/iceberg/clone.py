@@ -23,7 +23,7 @@ from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
 from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMapping
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
@@ -107,7 +107,7 @@ def _migrate_column_map(text: str, binding: IcebergTableBinding, target: Iceberg
     schema. If it differs in columns, the map is unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
-    mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
+    mapping = ColumnMapping.from_text(text, new, where=str(target.spec.path))
     if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
     schema = binding.spec.schemas.get(mapping.schema_id)

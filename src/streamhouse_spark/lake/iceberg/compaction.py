@@ -17,7 +17,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
@@ -29,7 +29,7 @@ from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file
 from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, group_manifests
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot, group_manifests
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
@@ -60,7 +60,7 @@ from streamhouse_spark.lake.parquet.compaction import (
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import KeyMergedFiles
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_deleted_positions, read_offset_file
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
@@ -84,7 +84,7 @@ FOREIGN_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask(Portable):
+class RewriteTask(JsonSerializable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     clustering: Clustering | None
@@ -155,7 +155,7 @@ def rewrite(
     run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location())
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         require_shape(metadata, spec)
         require_written(binding, metadata, added, spec)
@@ -213,7 +213,7 @@ def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDe
 
 def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
-) -> Change:
+) -> SnapshotUpdate:
     """Return the change that stores the same rows in other files.
 
     It contains the offsets of ``metadata``, so that older snapshots can expire. Raises `CommitConflictError` if rows
@@ -225,7 +225,7 @@ def make_compaction_change(
     summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
-    return Change(Operation.REPLACE, added, removed, deletes, summary=summary)
+    return SnapshotUpdate(Operation.REPLACE, added, removed, deletes, summary=summary)
 
 
 def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
@@ -307,10 +307,10 @@ def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> Manifes
     if dry_run or not removed:
         return ManifestReport(removed, added)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         summary = carry_offsets(metadata)
-        return Change(Operation.REPLACE, summary=summary, merges_all_manifests=True)
+        return SnapshotUpdate(Operation.REPLACE, summary=summary, merges_all_manifests=True)
 
     committed = commit_snapshot(binding, validated)
     return ManifestReport(removed, added, committed.id)
@@ -355,7 +355,7 @@ def select_files_to_purge(
             yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
 
 
-def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+def exclude_deleted(files: FileAccess, own: FileWithOffsets, stored: StoredFile) -> tuple[FileWithOffsets, int]:
     """Return the file with the offsets of its live rows, and the number of deleted rows."""
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetSet.of(own.runs.offsets()[positions]))
@@ -363,7 +363,7 @@ def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> t
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedGroup(Portable):
+class KeyedGroup(JsonSerializable):
     """All files of one bucket and partition, oldest first."""
 
     bucket: int
@@ -412,7 +412,7 @@ class KeyedCompaction:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRewriteTask(Portable):
+class KeyedRewriteTask(JsonSerializable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
@@ -460,14 +460,14 @@ def compact_keyed(
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
         require_shape(metadata, file_spec)
         require_written(binding, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
-        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
+        return SnapshotUpdate(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
     committed, healed_rows = commit_snapshot(binding, validated), num_read - num_rows
     warn_of_duplicates(str(binding.spec.path), healed_rows)

@@ -25,7 +25,7 @@ from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
 from streamhouse_spark.lake.iceberg.scan import own_projection
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
@@ -61,7 +61,7 @@ def drop_partitions(
     output = FileOutput(context, file_spec, binding.files_at(file_spec.data_location), binding.world.ids)
     added = files_to_drop.rewrite_partial_files(output, own_projection(table.metadata, binding.spec), binding.files_at)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
@@ -80,10 +80,10 @@ def _make_change(
     files_to_drop: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
-) -> Change:
+) -> SnapshotUpdate:
     table_uuid = binding.spec.table_uuid
     summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
-    return Change(
+    return SnapshotUpdate(
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,
         removed=sorted(file.file_path for file in files_to_drop.files),

@@ -46,7 +46,7 @@ from streamhouse_spark.lake.iceberg.file_io import (
     translate_commit_errors,
 )
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
-from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -282,11 +282,11 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
 def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:
     """Commit the cutoff with a snapshot of the same files, for catalogs that do not support our requirement."""
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
-        return Change(operation, summary=summary, properties=properties)
+        return SnapshotUpdate(operation, summary=summary, properties=properties)
 
     commit_snapshot(binding, validated)

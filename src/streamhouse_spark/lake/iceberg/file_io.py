@@ -103,24 +103,24 @@ def _first_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PathRebase:
     """A move from the recorded root to the opened one."""
 
     recorded_root: str
     opened_root: str
 
     @classmethod
-    def to(cls, recorded_root: str, url: str) -> Move:
+    def to(cls, recorded_root: str, url: str) -> PathRebase:
         return cls(recorded_root, canonical_root(url))
 
     def of(self, location: str) -> str:
         return rebase_uri(location, self.recorded_root, self.opened_root)
 
-    def back(self) -> Move:
-        return Move(self.opened_root, self.recorded_root)
+    def back(self) -> PathRebase:
+        return PathRebase(self.opened_root, self.recorded_root)
 
 
-def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata:
+def rewrite_metadata_paths(metadata: TableMetadata, move: PathRebase) -> TableMetadata:
     """Return the table's metadata with current locations. Manifest lists and manifests still contain old locations."""
     properties = dict(metadata.properties)
     properties.update({name: move.of(properties[name]) for name in _PATH_PROPERTIES if name in properties})
@@ -142,14 +142,14 @@ def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata
     )
 
 
-def rewrite_avro_paths(data: bytes, location: str, move: Move) -> bytes:
+def rewrite_avro_paths(data: bytes, location: str, move: PathRebase) -> bytes:
     """Return a manifest list or manifest with the current locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [rewrite_record_paths(record, move) for record in file.records]
     return encode_avro(replace(file, records=records))
 
 
-def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
+def rewrite_record_paths(record: Mapping[str, Any], move: PathRebase) -> dict[str, Any]:
     """Return a record of a manifest list, which has a manifest path, or of a manifest, which has a file path."""
     if "manifest_path" in record:
         return {**record, "manifest_path": move.of(record["manifest_path"])}
@@ -163,7 +163,7 @@ def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any
     return {**record, "data_file": {name: changed.get(name, value) for name, value in file.items()}}
 
 
-def _drop_path_bounds(bounds: Any, move: Move) -> Any:
+def _drop_path_bounds(bounds: Any, move: PathRebase) -> Any:
     """Return the bounds without those of truncated paths, which do not bound the new paths."""
     if bounds is None or bounds[1] is None:
         return bounds
@@ -235,7 +235,7 @@ class StorageFileIO(FileIO):
     With a ``move``, metadata with the recorded locations is read with the opened locations.
     """
 
-    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
+    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: PathRebase | None = None) -> None:
         super().__init__(properties)
         self.files = StorageFiles(storage)
         self.move = move
@@ -281,7 +281,9 @@ class StorageFileIO(FileIO):
 
 
 class _StorageInput(InputFile):
-    def __init__(self, location: str, files: StorageFiles, move: Move | None = None, data: bytes | None = None) -> None:
+    def __init__(
+        self, location: str, files: StorageFiles, move: PathRebase | None = None, data: bytes | None = None
+    ) -> None:
         """``data`` is the content, if it was already read."""
         super().__init__(location)
         self._data = data

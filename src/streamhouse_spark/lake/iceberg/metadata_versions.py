@@ -38,7 +38,7 @@ class LatestVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownVersion:
+class _CachedVersion:
     """A version that this process has read, which replaces the hint on a remote store."""
 
     number: int
@@ -47,7 +47,7 @@ class _KnownVersion:
 
 
 round_cache: RoundCache[LatestVersion] = RoundCache()
-_known_versions: LruCache[tuple[str, str], _KnownVersion] = LruCache(1024)
+_known_versions: LruCache[tuple[str, str], _CachedVersion] = LruCache(1024)
 """The latest version that this process has read, by table."""
 
 
@@ -63,7 +63,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
         return prefetched
     started_ms = world.clock.boot_ms()
     if from_number is not None:
-        cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
+        cached: _CachedVersion | None = _CachedVersion(from_number, is_hinted=True)
     elif (cached := _known_versions.get((storage.url, key))) is None:
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
@@ -78,21 +78,21 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
             start = max(start, cached.number)
     is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _note_version(storage, key, _KnownVersion(number_and_data[0], is_hinted))
+        _note_version(storage, key, _CachedVersion(number_and_data[0], is_hinted))
     newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
         round_cache.put(storage, key, newest)
     return newest
 
 
-def _note_version(storage: Storage, key: str, version: _KnownVersion) -> None:
+def _note_version(storage: Storage, key: str, version: _CachedVersion) -> None:
     if isinstance(storage, SupportsBatchReads):  # reading the hint is cheap on a local store
         _known_versions.put((storage.url, key), version)
 
 
-def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
+def _read_hinted(storage: Storage, key: str) -> _CachedVersion | None:
     number = parse_version_hint(storage, key)
-    return None if number is None else _KnownVersion(number, is_hinted=True)
+    return None if number is None else _CachedVersion(number, is_hinted=True)
 
 
 def parse_version_hint(storage: Storage, key: str) -> int | None:
@@ -107,7 +107,7 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _note_version(storage, key, _KnownVersion(number, is_hinted=True))
+    _note_version(storage, key, _CachedVersion(number, is_hinted=True))
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
@@ -115,7 +115,7 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _note_version(storage, key, _KnownVersion(number, is_hinted=True))
+        _note_version(storage, key, _CachedVersion(number, is_hinted=True))
 
 
 def newest_floor(storage: Storage, key: str) -> int:

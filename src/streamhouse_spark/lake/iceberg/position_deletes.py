@@ -247,7 +247,7 @@ def row_deletes_of(delete: DataFile) -> str | None:
     return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
 
 
-class KeyedFilter:
+class KeyFileFilter:
     """A filter of data files by the keys of a changelog range."""
 
     def __init__(self, file_spec: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
@@ -328,7 +328,7 @@ def write_changes(
     range and the positions that it deletes.
     """
     spec = IcebergFileSpec.from_json(context.lake)
-    chosen = KeyedFilter(spec, context.schema, context.primary_key)
+    chosen = KeyFileFilter(spec, context.schema, context.primary_key)
     tail = MergedChangelog.of(
         _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
@@ -366,7 +366,7 @@ def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjecti
 
 
 def _collect_keys(
-    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter
+    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyFileFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes without update-before rows, and add their keys to the filter."""
     with_change = pa.schema([pa.field("change", pa.int8()), *schema])

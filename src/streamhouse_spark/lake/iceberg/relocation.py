@@ -25,7 +25,7 @@ from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.expiry import list_files
 from streamhouse_spark.lake.iceberg.file_io import (
-    Move,
+    PathRebase,
     lake_metadata,
     rewrite_metadata_paths,
     rewrite_record_paths,
@@ -53,7 +53,7 @@ class IcebergRelocation:
         """Return the root in the metadata, or None if it is the opened root."""
         roots: list[str] = []
 
-        def look(_: TableMetadata, move: Move | None) -> None:
+        def look(_: TableMetadata, move: PathRebase | None) -> None:
             roots.extend([move.recorded_root] if move is not None else [])
 
         self._relocate(look)
@@ -74,7 +74,7 @@ class IcebergRelocation:
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
 
-        def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
+        def rewritten(metadata: TableMetadata, move: PathRebase | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if owner not in (self._binding.spec.table_uuid, new_uuid):
                 return None  # another table owns it
@@ -113,7 +113,7 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
 class _MetadataFiles:
     """Rewrites the metadata files of all snapshots, each once."""
 
-    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
+    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: PathRebase) -> None:
         self._binding = binding
         self._metadata = metadata
         self._move = move
@@ -198,7 +198,7 @@ def _null_value(optional: Any) -> Any:
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
-def _rename_data_files(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+def _rename_data_files(files: StorageFiles, where: str, location: str, move: PathRebase) -> tuple[str, int]:
     source = files.open_input(where)
     try:
         with pq.ParquetFile(

@@ -23,7 +23,7 @@ from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError, count_of
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, constant_bounds, may_match
-from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
 from streamhouse_spark.lake.iceberg.schema import (
@@ -176,7 +176,7 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 
 
 def projection(
-    lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: Schema, mapping: ColumnMapping, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's. See `projection_of`."""
     return projection_of(

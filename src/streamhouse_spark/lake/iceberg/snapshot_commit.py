@@ -82,7 +82,7 @@ ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SnapshotUpdate:
     """A change of the snapshot that is current at the commit."""
 
     operation: Operation
@@ -109,7 +109,7 @@ class Change:
 class SnapshotBuilder:
     """Writes the manifests and the manifest list of one attempt."""
 
-    def __init__(self, table: Table, change: Change, commit_uuid: str, attempt: int, world: World) -> None:
+    def __init__(self, table: Table, change: SnapshotUpdate, commit_uuid: str, attempt: int, world: World) -> None:
         self._table = table
         self._metadata = table.metadata
         self._parent = table.metadata.current_snapshot()
@@ -411,7 +411,7 @@ def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     return data
 
 
-Validation = Callable[[TableMetadata], Change]
+Validation = Callable[[TableMetadata], SnapshotUpdate]
 """Validates a change against this metadata and returns the change, or raises an error."""
 
 
@@ -459,7 +459,7 @@ def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: st
     return snapshot
 
 
-def _validate_change(table: Table, validate: Validation) -> Change:
+def _validate_change(table: Table, validate: Validation) -> SnapshotUpdate:
     """Return the validated change. Prefetches the current snapshot's manifest list, which the new one extends."""
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):

@@ -12,7 +12,7 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.evolution import require_lake_migrated
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, same_offsets
@@ -71,7 +71,7 @@ def commit_round(
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     file_spec = IcebergFileSpec.from_json(context.lake)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         require_shape(metadata, file_spec)
         offsets = newest_offsets(metadata, binding.spec.table_uuid)
@@ -83,9 +83,9 @@ def commit_round(
         require_written(binding, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
             operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
-            return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
+            return SnapshotUpdate(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
-        return Change(operation, added=files, removes_all=True, summary=summary)
+        return SnapshotUpdate(operation, added=files, removes_all=True, summary=summary)
 
     return commit_snapshot(binding, validated)
 

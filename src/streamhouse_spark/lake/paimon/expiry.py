@@ -36,11 +36,11 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, StorageFileIO, paimon_metadata
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshot_commit import (
     NOT_BEFORE_PROPERTY,
-    Change,
+    SnapshotUpdate,
     commit_snapshot,
     files_not_before_ms,
 )
@@ -104,7 +104,7 @@ class ReachableFiles:
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
         self._binding = binding
         self._table = table
-        self._reader = _CachingReader(table, PaimonFiles(binding.files))
+        self._reader = _CachingReader(table, StorageFileIO(binding.files))
         self._locations: dict[FileKey, list[str]] = {}
 
     def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -170,7 +170,7 @@ class ReachableFiles:
 class _CachingReader(MetadataReader):
     """A reader that caches manifests, because snapshots share most of them. Omits file statistics."""
 
-    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+    def __init__(self, table: PaimonTable, files: StorageFileIO) -> None:
         super().__init__(table, files)
         self._cached: dict[str, list[ManifestEntry]] = {}
         self._lists: dict[str, list[ManifestFileMeta]] = {}
@@ -361,10 +361,10 @@ def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
 
 
 def _commit_not_before(binding: PaimonTableBinding, not_before_ms: int) -> None:
-    def validated(table: PaimonTable) -> Change:
+    def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
         moment_ms = max(files_not_before_ms(binding, table.snapshot), not_before_ms)
         properties = {**carry_offsets(binding, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
-        return Change(is_compaction=True, properties=properties)
+        return SnapshotUpdate(is_compaction=True, properties=properties)
 
     commit_snapshot(binding, validated)

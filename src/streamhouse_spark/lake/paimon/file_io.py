@@ -24,7 +24,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 MANIFEST_FOLDER = "manifest"
 
 
-class PaimonFiles(FileIO):  # type: ignore[misc]
+class StorageFileIO(FileIO):  # type: ignore[misc]
     """Files of lake tables in the warehouse, by location."""
 
     def __init__(self, files: StorageFiles) -> None:

@@ -26,7 +26,7 @@ from streamhouse_spark.expressions.predicates import (
     to_comparable,
     to_plan_value,
 )
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -106,7 +106,7 @@ class MetadataReader:
     Raises `CorruptDataError`, `SnapshotExpiredError`.
     """
 
-    def __init__(self, table: PaimonTable, files: PaimonFiles, chosen: PartitionFilter | None = None) -> None:
+    def __init__(self, table: PaimonTable, files: StorageFileIO, chosen: PartitionFilter | None = None) -> None:
         self._table = table
         self._chosen = chosen
         self._files = files
@@ -190,7 +190,7 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
 
 def live_entries(binding: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
     """Return the data files of the latest snapshot of a state."""
-    return MetadataReader(table, PaimonFiles(binding.files)).live_entries(table.snapshot)
+    return MetadataReader(table, StorageFileIO(binding.files)).live_entries(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

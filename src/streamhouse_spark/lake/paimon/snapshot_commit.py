@@ -27,7 +27,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.lake.metadata_cache import cache_metadata
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
@@ -47,7 +47,7 @@ SNAPSHOT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SnapshotUpdate:
     """A change of the snapshot that is the latest at the commit."""
 
     added: Sequence[LakeFile] = ()
@@ -64,7 +64,7 @@ class Change:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-Validation = Callable[[PaimonTable], Change]
+Validation = Callable[[PaimonTable], SnapshotUpdate]
 """Validates a change against this state and returns the change, or raises an error."""
 
 
@@ -101,9 +101,9 @@ def commit_snapshot(binding: PaimonTableBinding, validate: Validation) -> Snapsh
     )
 
 
-def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
+def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> SnapshotUpdate:
     """Return the validated change. Prefetches the manifest lists of the latest snapshot, which the new one extends."""
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     change, _ = call_both(binding.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
     return change
 
@@ -142,14 +142,16 @@ def _require_overtaken(binding: PaimonTableBinding, table: PaimonTable, error: S
 class _SnapshotBuilder:
     """Builds the manifests and manifest lists of one attempt in memory."""
 
-    def __init__(self, binding: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+    def __init__(
+        self, binding: PaimonTableBinding, table: PaimonTable, change: SnapshotUpdate, commit_uuid: str
+    ) -> None:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
         self._binding = binding
         self._world = binding.world
         self._now_ms = binding.world.clock.now_ms()
-        self._files = PaimonFiles(binding.files)
+        self._files = StorageFileIO(binding.files)
         self._reader = MetadataReader(table, self._files)
         store = table.store(self._files)
         self._manifests = ManifestFileManager(store)

@@ -26,11 +26,11 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.paimon.evolution import require_lake_migrated
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
 from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_offset_gaps
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot, files_not_before_ms
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
@@ -84,7 +84,7 @@ def commit_round(
     retention = {FOREIGN_KEPT_PROPERTY: "true"} if row_deletes and not has_foreign else {}
     num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in row_deletes)
 
-    def validated(table: PaimonTable) -> Change:
+    def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
         require_shape(binding, table, file_spec)
         offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
@@ -98,7 +98,7 @@ def commit_round(
             require_newest(table.location, live_entries(binding, table) if binding.spec.primary_key else (), files)
         require_present(binding.files_at, added)
         moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
-        return Change(
+        return SnapshotUpdate(
             added,
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in row_deletes],
@@ -219,10 +219,10 @@ def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
 def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
     """Commit a snapshot with the rows of the previous one, which is durable afterwards."""
 
-    def validated(newest: PaimonTable) -> Change:
+    def validated(newest: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(newest)
         validate(newest)
-        return Change(is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
+        return SnapshotUpdate(is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
 
     return commit_snapshot(binding, validated)
 
@@ -263,7 +263,7 @@ def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
         return False
     lake_offsets = offsets_at(binding, table.snapshot)
     offsets = lake_offsets.offsets if lake_offsets else {}
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     entries = reader.remaining_entries(reader.manifests(table.snapshot))
     live = (reader.location(entry) for entry in entries if entry.kind == ADD)
     beyond = (location for location in live if _is_beyond(location, offsets))

@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_clustered_file_name
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import SupportsBatchReads
@@ -36,7 +36,7 @@ DISTRIBUTED_BYTES_MAX: Final = 16 << 30
 """This maximum if several processes write the groups of a call in parallel."""
 
 R = TypeVar("R")
-Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
+Footers = Callable[[Sequence[str]], Iterable[FileWithOffsets | None]]
 """Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
@@ -65,11 +65,11 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactGroup(Portable):
+class CompactGroup(JsonSerializable):
     """Adjacent files of one bucket and partition, in offset order, to merge into one."""
 
     bucket: int
-    files: tuple[OffsetFile, ...]
+    files: tuple[FileWithOffsets, ...]
     """Their offsets, without those of deleted rows."""
     stored: tuple[StoredFile, ...]
 
@@ -83,7 +83,9 @@ class CompactGroup(Portable):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, without the partitions of files, which no task needs."""
-        return Portable.to_json(replace(self, stored=tuple(replace(file, partition=()) for file in self.stored)))
+        return JsonSerializable.to_json(
+            replace(self, stored=tuple(replace(file, partition=()) for file in self.stored))
+        )
 
     def splits(self) -> list[LakeSplit]:
         """Return the files as splits, in order."""
@@ -91,7 +93,7 @@ class CompactGroup(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenGroup(Portable):
+class RewrittenGroup(JsonSerializable):
     """A rewritten group."""
 
     files: tuple[LakeFile, ...]
@@ -122,7 +124,7 @@ def plan_groups(
     Calls ``footers`` only for a bucket and partition with enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
-    by_partition: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
+    by_partition: dict[tuple[object, ...], list[tuple[StoredFile, FileWithOffsets]]] = {}
     offsets_of_files = footers([file.location for file in candidates])
     for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
@@ -150,10 +152,10 @@ def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int)
 
 
 def _group_files(
-    files: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
+    files: list[tuple[StoredFile, FileWithOffsets]], target_bytes: int, files_min: int
 ) -> Iterator[CompactGroup]:
     files.sort(key=lambda pair: pair[1].runs.range.start)
-    run: list[tuple[StoredFile, OffsetFile]] = []
+    run: list[tuple[StoredFile, FileWithOffsets]] = []
     for pair in files:
         is_small = pair[0].size_bytes < target_bytes // 2
         run_bytes = sum(file.size_bytes for file, _ in run)
@@ -166,7 +168,7 @@ def _group_files(
     yield from _make_worthwhile_group(run, files_min)
 
 
-def _make_worthwhile_group(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+def _make_worthwhile_group(run: list[tuple[StoredFile, FileWithOffsets]], files_min: int) -> Iterator[CompactGroup]:
     """Yield the run without leading files that are as large as all later files together, if enough files remain.
 
     So a row is rewritten only a few times, and the number of files grows with the logarithm of their size.
@@ -228,7 +230,7 @@ def merge_group(group: CompactGroup, output: FileOutput, projection: LakeProject
     if not group.num_rows:
         return []
 
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+    def batches() -> Iterator[tuple[FileWithOffsets, pa.RecordBatch]]:
         for file, split in zip(group.files, group.splits(), strict=True):
             for batch in read_split(output.files, split, projection):
                 yield file, batch

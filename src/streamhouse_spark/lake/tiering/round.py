@@ -144,7 +144,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     deleted = plan.deleted_rows_of(lake)
     if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
-        rows = RowsOfLog(lake.binding.storage, state, lake.binding.spec.schema)
+        rows = HotLogRowReader(lake.binding.storage, state, lake.binding.spec.schema)
         pending = PendingDeletes(plan.file_deletes, recorded, plan.applied_through, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
@@ -166,7 +166,7 @@ def commit_round(
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOfLog:
+class HotLogRowReader:
     """Reads rows from the log. Implements `LogRowReader`."""
 
     storage: Storage

@@ -97,7 +97,7 @@ def _archive_once(
         return 0
     merged = _select_pages_to_merge(unexpired, state.time_ms, retention_ms)
     packed = replace(options, codec="zstd")
-    round_ = _Round(storage, world, state, packed, unexpired, not archive, log.recent_rows)
+    round_ = _ArchiveRound(storage, world, state, packed, unexpired, not archive, log.recent_rows)
     written = round_.write(merged, new_ranges)
     is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
     return written.num_changes if is_done else 0
@@ -164,14 +164,14 @@ def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenPage:
     archive: Archive
     uuids: list[str]
     num_changes: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _ArchiveRound:
     storage: Storage
     world: World
     state: TableState
@@ -181,7 +181,7 @@ class _Round:
     is_first: bool
     recent: RecentRows
 
-    def write(self, merged: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
+    def write(self, merged: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _WrittenPage:
         """Write a page with the changes of the ``merged`` pages and the new changes. It is durable when this
         returns.
         """
@@ -210,7 +210,7 @@ class _Round:
         pages = (*archive.pages[: len(archive.pages) - len(merged)], page)
         first = self._first_commit(rows, new_ranges, first_listed)
         num_changes = sum(map(len, new_ranges.values()))
-        return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
+        return _WrittenPage(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
 
     def _limit_size(
         self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]

@@ -85,7 +85,7 @@ def _read_owner(storage: Storage, table_uuid: str) -> _Owner:
 
 
 @dataclass(slots=True)
-class _Place:
+class _LogLocation:
     storage: Storage
     warehouse_id: str
     is_ours: bool = False
@@ -100,7 +100,7 @@ class LogLocationResolver:
         self._settings = dict(settings)
         self._world = world
         self._opener = opener
-        self._locations: dict[str, _Place] = {}
+        self._locations: dict[str, _LogLocation] = {}
         self._stores: dict[str, Storage] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -184,7 +184,7 @@ class LogLocationResolver:
         slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
         if not slot.take(owner.to_bytes()).won():
             raise _foreign_location_error(store, uuid)
-        self._locations[uuid] = _Place(store, file.id, is_ours=True)
+        self._locations[uuid] = _LogLocation(store, file.id, is_ours=True)
 
     def require_owned(self, uuid: str) -> None:
         """Require that the log belongs to this warehouse, at this URL.
@@ -215,7 +215,7 @@ class LogLocationResolver:
         """Return the opened stores of logs."""
         return list(self._stores.values())
 
-    def _owner(self, place: _Place, uuid: str) -> _Owner:
+    def _owner(self, place: _LogLocation, uuid: str) -> _Owner:
         try:
             owner = _read_owner(place.storage, uuid)
         except ObjectNotFoundError as error:
@@ -227,11 +227,11 @@ class LogLocationResolver:
             raise _foreign_location_error(place.storage, uuid)
         return owner
 
-    def _place_of(self, key: str) -> _Place | None:
+    def _place_of(self, key: str) -> _LogLocation | None:
         uuid = parse_placed_uuid(key)
         return self._place(uuid) if uuid is not None else None
 
-    def _place(self, uuid: str) -> _Place | None:
+    def _place(self, uuid: str) -> _LogLocation | None:
         if uuid not in self._locations:
             data = read_or_none(self._home, location_key(uuid))
             if data is None:
@@ -243,7 +243,7 @@ class LogLocationResolver:
         header = decode_frame("location", data, f"{self._home.url}/{location_key(uuid)}").header
         if header["table"] != uuid:
             raise CorruptDataError(f"{self._home.url}/{location_key(uuid)} is of another table; restore this file")
-        self._locations.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
+        self._locations.setdefault(uuid, _LogLocation(self.open(header["url"]), header["warehouse"]))
 
 
 def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> RoutingStorage:

@@ -7,7 +7,7 @@ put after the drop record. A crash between the two needs no repair, because a po
 A pointer counts only while the table itself has that name. Renaming therefore has one **commit point**, the rename
 record in the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it. A
 crash at any point leaves exactly one valid name. Before a process takes a name whose pointer does not count, it aborts
-a rename in progress by a record in that table's log (see `log.catalog.renaming`).
+a rename in progress by a record in that table's log (see `log.catalog.name_changes`).
 
 A view has no uuid: it *is* its pointer, which holds the query.
 

@@ -193,7 +193,7 @@ def read_split(
     Rows of older schemas are converted. Concurrent reads of several splits share ``records``.
     """
     target = schema if columns is None else schema.select(columns)
-    adapters = {schema_id: Adapter(written, target) for schema_id, written in split.schemas.items()}
+    adapters = {schema_id: ColumnAdapter(written, target) for schema_id, written in split.schemas.items()}
     records = records or InlineRecords(storage, split.table_uuid)
     for segment in split.segments:
         adapter = adapters[segment.schema_id]
@@ -206,7 +206,7 @@ def read_split(
             yield adapted if split.deleted is None else adapted.without(split.deleted)
 
 
-class Adapter:
+class ColumnAdapter:
     """Converts batches from the columns of their segment to the target columns, matched by column id."""
 
     def __init__(self, written: TableSchema, target: TableSchema) -> None:

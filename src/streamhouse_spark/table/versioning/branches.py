@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
+from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMetadata
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import PUBLICATIONS, TablePath
@@ -245,7 +245,7 @@ def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | N
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
     before = make_fork_state(base, str(path), uuid, storage.now_ms(), base.properties)
-    mark = BranchMark(base.table_uuid, name, base.version)
+    mark = BranchMetadata(base.table_uuid, name, base.version)
     state = write_first_record(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
     keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
     copy_rows(table, state)
@@ -313,7 +313,7 @@ def find_incomplete_branches(table: TableHandle) -> list[IncompleteBranch]:
             return IncompleteBranch(published[uuid], "published", branch_state.time_ms)
         if branch_state is None or branch_state.dropped:
             return IncompleteBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
-        mark = BranchMark.of_properties(branch_state.properties)
+        mark = BranchMetadata.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
         return IncompleteBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMark
+from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMetadata
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.post_commit import log_post_commit_errors
@@ -167,10 +167,10 @@ def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if state.dropped:
             raise TableNotFoundError(f"branch {changes.branch.name!r} of {changes.base.name} was dropped concurrently")
-        mark = BranchMark.of_properties(state.properties)
+        mark = BranchMetadata.of_properties(state.properties)
         if mark is None or mark.is_sealed:
             return ()
-        seal = BranchMark(mark.of, mark.name, mark.version, is_sealed=True)
+        seal = BranchMetadata(mark.of, mark.name, mark.version, is_sealed=True)
         return (SetProperties({BRANCH: seal.to_text()}),)
 
     return BranchChanges(changes.branch, changes.base, log.commit(plan).state)

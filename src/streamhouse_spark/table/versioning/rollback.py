@@ -39,7 +39,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
 from streamhouse_spark.log.append_commit import commit_append, make_append_action
 from streamhouse_spark.log.commit_reader import (
-    Deleted,
+    RecordDeletion,
     find_partition_drop,
     has_dropped_adopted_rows,
     has_dropped_rows,
@@ -215,7 +215,9 @@ def _find_deleted_since(
     `SnapshotExpiredError` if the records are no longer retained.
     """
     parts: dict[int, list[OffsetSet]] = {}
-    named = [Deleted(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in target.deletions]
+    named = [
+        RecordDeletion(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in target.deletions
+    ]
     file_deletions: list[tuple[int, DeleteRows]] = []
     tiered_snapshots: list[tuple[TieredSnapshot, bool]] = []
     expected = current.version
@@ -228,7 +230,7 @@ def _find_deleted_since(
             for bucket, runs in _find_lost_rows(table, current, target, record, dropped).items():
                 parts.setdefault(bucket, []).append(runs)
         for deletion in iter_deletions(record):
-            named.append(Deleted(record.number, deletion.rows, count_rows(deletion.files)))
+            named.append(RecordDeletion(record.number, deletion.rows, count_rows(deletion.files)))
             if deletion.files:
                 file_deletions.append((record.number, deletion))
             for bucket, runs in deletion.rows.items():
@@ -272,7 +274,7 @@ def _require_named(
     target: TableState,
     tiered_snapshots: Sequence[tuple[TieredSnapshot, bool]],
     deleted: Mapping[int, OffsetSet],
-    named: Sequence[Deleted],
+    named: Sequence[RecordDeletion],
 ) -> None:
     """Raise unless records name all rows that were removed from the lake since.
 

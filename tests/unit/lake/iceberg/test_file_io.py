@@ -13,7 +13,7 @@ from kit.tables import tier
 from streamhouse_spark import CorruptDataError, LakeMismatchError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro import encode_avro, read_avro
-from streamhouse_spark.lake.iceberg.file_io import Move, lake_metadata, manifests_of, rewrite_record_paths
+from streamhouse_spark.lake.iceberg.file_io import PathRebase, lake_metadata, manifests_of, rewrite_record_paths
 from streamhouse_spark.storage.memory import MemoryStorage
 
 SCHEMA = {
@@ -78,7 +78,7 @@ def test_damage_is_an_error():
 
 
 def test_which_values_are_locations():
-    move = Move("/old", "s3://new")
+    move = PathRebase("/old", "s3://new")
     assert rewrite_record_paths({"manifest_path": "/old/m.avro", "other": "/old/x"}, move) == {
         "manifest_path": "s3://new/m.avro",
         "other": "/old/x",
@@ -104,7 +104,7 @@ def test_which_values_are_locations():
 def test_bounds_that_were_cut_off_go():
     bounds = (1, [{"key": 2147483546, "value": b"/old/plac"}])
     data = {"content": 1, "file_path": "/old/place/x", "lower_bounds": bounds, "upper_bounds": (0, None)}
-    moved = rewrite_record_paths({"status": 1, "data_file": data}, Move("/old/place", "/new"))
+    moved = rewrite_record_paths({"status": 1, "data_file": data}, PathRebase("/old/place", "/new"))
     assert moved["data_file"]["lower_bounds"] == (1, [])
 
 

@@ -16,8 +16,8 @@ import pytest
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
 from streamhouse_spark.expressions.row_masks import rows_to_keep
-from streamhouse_spark.lake.parquet.opened_file import ParquetSource
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_source import ParquetSource
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.parquet.row_positions import RowMultiset, encode_rows, read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit

@@ -22,7 +22,7 @@ from streamhouse_spark.lake.iceberg import position_deletes
 from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE, SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.parquet import merge_on_read as key_merge
 from streamhouse_spark.lake.parquet import reader as parquet_read
 from streamhouse_spark.lake.parquet.parquet_io import parquet_sink
@@ -547,5 +547,5 @@ def foreign_deletes(table: KeyedTable, positions: dict[str, list[int]]) -> None:
     file = LakeFile(
         location, 0, OffsetRange(0, 0), len(pairs), size_bytes, 0, 0, (), bounds, deletes=DeletedRows("several")
     )
-    change = Change(Operation.OVERWRITE, added=[file])
+    change = SnapshotUpdate(Operation.OVERWRITE, added=[file])
     commit_snapshot(place, lambda _metadata: change)

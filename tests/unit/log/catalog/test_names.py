@@ -21,7 +21,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import database_key, name_key
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.catalog.names import ViewEntry
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -137,36 +137,36 @@ def wh(wh: Warehouse) -> Warehouse:
 
 
 def create(wh: Warehouse, path: TablePath = OLD, view: ViewEntry = VIEW, *, replace: bool = False) -> None:
-    renaming.create_view(wh.storage, wh.world, path, view, replace=replace)
+    name_changes.create_view(wh.storage, wh.world, path, view, replace=replace)
 
 
 def rename(wh: Warehouse, old: TablePath = OLD, new: TablePath = NEW) -> None:
-    renaming.rename_view(wh.storage, wh.world, old, new)
+    name_changes.rename_view(wh.storage, wh.world, old, new)
 
 
 def found(wh: Warehouse) -> dict[str, str]:
     paths = list(names.list_views(wh.storage, "sales"))
-    return {path.table: renaming.require_view(wh.storage, path).text for path in paths}
+    return {path.table: name_changes.require_view(wh.storage, path).text for path in paths}
 
 
 def test_a_view_lives_from_its_creation_to_its_drop(wh, other_process):
     create(wh)
-    assert renaming.require_view(other_process().storage, OLD) == VIEW
+    assert name_changes.require_view(other_process().storage, OLD) == VIEW
     with pytest.raises(TableExistsError, match=r"VIEW_EXISTS: view sales\.v exists"):
         create(wh)
     create(wh, view=OTHER, replace=True)
-    renaming.replace_view(wh.storage, wh.world, OLD, replace(OTHER, properties={}))
+    name_changes.replace_view(wh.storage, wh.world, OLD, replace(OTHER, properties={}))
     rename(wh)
     assert found(other_process()) == {"w": "select 2"}
     with pytest.raises(TableNotFoundError, match=r"VIEW_NOT_FOUND: .* renamed to sales\.w"):
-        renaming.require_view(wh.storage, OLD)
+        name_changes.require_view(wh.storage, OLD)
     create(wh)
     assert found(wh) == {"v": VIEW.text, "w": "select 2"}, "the old name is free, and the renamed view stays"
     rename(wh, NEW, TablePath("sales", "x"))
-    assert renaming.drop_view(wh.storage, wh.world, OLD)
-    assert not renaming.drop_view(wh.storage, wh.world, OLD)
+    assert name_changes.drop_view(wh.storage, wh.world, OLD)
+    assert not name_changes.drop_view(wh.storage, wh.world, OLD)
     assert found(wh) == {"x": "select 2"}
-    for change in (rename, lambda wh: renaming.replace_view(wh.storage, wh.world, OLD, VIEW)):
+    for change in (rename, lambda wh: name_changes.replace_view(wh.storage, wh.world, OLD, VIEW)):
         with pytest.raises(TableNotFoundError, match="VIEW_NOT_FOUND"):
             change(wh)
 
@@ -192,7 +192,7 @@ def test_a_name_means_a_table_or_a_view(wh):
             ask("sales.v")
     assert not wh.exists("sales.v")
     assert not wh.drop_table("sales.v", if_exists=True)
-    assert not renaming.drop_view(wh.storage, wh.world, orders)
+    assert not name_changes.drop_view(wh.storage, wh.world, orders)
     assert (wh.tables(), found(wh)) == (["sales.orders"], {"v": VIEW.text})
     wh.drop_table("sales.orders")
     create(wh, orders)
@@ -214,7 +214,7 @@ def test_older_releases_refuse_a_view_and_read_what_follows_it(wh):
     """They read versions 1 and 2 of a name: a view is no name that means nothing to them."""
     create(wh)
     rename(wh)
-    renaming.drop_view(wh.storage, wh.world, NEW)
+    name_changes.drop_view(wh.storage, wh.world, NEW)
     read = [(OLD, 1), (OLD, 2), (NEW, 1), (NEW, 2)]
     refused = []
     for path, number in read:
@@ -272,7 +272,7 @@ def test_a_view_that_is_replaced_meanwhile_is_renamed_as_it_is_then(wh, before_t
 
 
 def test_a_view_that_is_dropped_meanwhile_is_not_renamed(wh, before_the_commit):
-    before_the_commit(lambda: renaming.drop_view(wh.storage, wh.world, OLD))
+    before_the_commit(lambda: name_changes.drop_view(wh.storage, wh.world, OLD))
     with pytest.raises(TableNotFoundError, match="VIEW_NOT_FOUND"):
         rename(wh)
     assert found(wh) == {}
@@ -284,8 +284,8 @@ def test_a_name_that_others_keep_taking_is_a_conflict(wh, monkeypatch):
     tried: list[Callable[[], object]] = [
         lambda: create(wh, NEW),
         lambda: rename(wh),
-        lambda: renaming.drop_view(wh.storage, wh.world, OLD),
-        lambda: renaming.replace_view(wh.storage, wh.world, OLD, VIEW),
+        lambda: name_changes.drop_view(wh.storage, wh.world, OLD),
+        lambda: name_changes.replace_view(wh.storage, wh.world, OLD, VIEW),
     ]
     for one in tried:
         with pytest.raises(CommitConflictError, match="lost 20 races for its name; retry"):
@@ -299,4 +299,4 @@ def test_a_damaged_pointer_hides_no_other_view(wh):
     wh.storage.put(key, wh.storage.read(key)[:-9])
     assert found(wh) == {"w": VIEW.text}
     with pytest.raises(StreamhouseError, match="CORRUPT_DATA"):
-        renaming.require_view(wh.storage, OLD)
+        name_changes.require_view(wh.storage, OLD)
