@@ -459,10 +459,10 @@ class TieringService:
         first round if a named table does not exist.
         """
         from streamhouse_spark.service.endpoint import export_service_metrics
-        from streamhouse_spark.views.service import view_measures
+        from streamhouse_spark.views.service import make_view_metrics
 
         refreshing_views = nullcontext() if self._views is None else self._views.run_in_background(stop)
-        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
+        with export_service_metrics(self._service, lambda: make_view_metrics(self.view_status())), refreshing_views:
             self._service.run(stop)
 
     def stop(self) -> None:
@@ -508,9 +508,9 @@ class RefreshService:
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns after the step in progress has ended."""
         from streamhouse_spark.metrics import export_until_exit
-        from streamhouse_spark.views.service import view_measures
+        from streamhouse_spark.views.service import make_view_metrics
 
-        with export_until_exit(lambda: view_measures(self.status())):
+        with export_until_exit(lambda: make_view_metrics(self.status())):
             self._service.run(stop)
 
     def stop(self) -> None:

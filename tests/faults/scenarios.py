@@ -44,7 +44,7 @@ from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"
@@ -405,10 +405,10 @@ class MergeSmall(Scenario):
         run.append(num_rows=4, row_chars=LARGE)
 
     def work(self, run: Run) -> None:
-        merge_small(run.open())
+        compact_small_segments(run.open())
 
     def recover(self, run: Run) -> None:
-        merge_small(run.open())
+        compact_small_segments(run.open())
         run.append()
 
 
@@ -512,7 +512,7 @@ class CleanShared(Clean):
         table = run.create(properties={"table.log.ttl": "40h"})
         for _ in range(2):
             run.append(num_rows=8, row_chars=LARGE)
-        merge_small(table)
+        compact_small_segments(table)
         run.append(num_rows=8, row_chars=LARGE)
         run.clock.advance(25 * HOUR_MS)
         run.append(num_rows=8, row_chars=LARGE)
@@ -576,7 +576,7 @@ class ReadWhileWriting(Scenario):
             if action == "append":
                 run.history.append(writer, run.history.new_batch())
             elif action == "merge":
-                merge_inline(writer)
+                compact_inline_rows(writer)
             run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
 
     def recover(self, run: Run) -> None:

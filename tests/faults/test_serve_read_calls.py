@@ -74,7 +74,7 @@ def test_a_system_table_is_made(share, monkeypatch):
 
 def read(storage: Storage, seed: int, *, other: int) -> list[int]:
     """Offer at one server, and read the parts at another one."""
-    offer = FlightReadService(OpenTables(opened(storage, seed))).offer(ReadRequest("s.t", parts=4))
+    offer = FlightReadService(OpenTables(opened(storage, seed))).plan_read(ReadRequest("s.t", parts=4))
     reads = FlightReadService(OpenTables(opened(storage, other)))
     found = [batch for ticket in offer.tickets for batch in reads.rows(ticket).batches]
     return sorted(pa.Table.from_batches(found)["id"].to_pylist())

@@ -22,7 +22,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 HOUR_MS = 3_600_000
 NUM_STEPS = 40
@@ -179,13 +179,13 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
                 tier(table)
             table.maintain()
         case "archive":
-            maintenance.keep_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
+            maintenance.update_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
         case "pass":
             model.clock.advance(chosen.choice([1, 20]) * HOUR_MS)
         case "tier" if table.has_lake:
             tier(table)
         case "merge":
-            merge_inline(table)
+            compact_inline_rows(table)
         case "add" | "rename" | "drop" | "widen":
             change_columns(table, step, model.number)
         case "jump":

@@ -103,12 +103,12 @@ def test_rows_that_are_deleted_meanwhile_had_come(spark, sources, way, monkeypat
     orders.append([order(5, qty=7), order(6, qty=7), order(7, qty=8)])
 
     def decided(*given, **chosen):
-        step = refresh_commit.next_step(*given, **chosen)
+        step = refresh_commit.make_next_step(*given, **chosen)
         orders.delete(where=[("qty", "=", 7)])
         return step
 
     with monkeypatch.context() as patched:
-        patched.setattr(refresh, "next_step", decided)
+        patched.setattr(refresh, "make_next_step", decided)
         report = refreshed(view, way, monkeypatch)
     found = {row.qty: row.n for row in spark.table(f"streamhouse.{view.name}").collect()}
     assert found == {1: 3, 7: 2, 8: 1}, f"the rows of version {report.versions}"

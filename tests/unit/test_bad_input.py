@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DDL = "id BIGINT NOT NULL, name STRING"
 BAD_NAMES = {
@@ -500,7 +500,7 @@ def test_a_full_disk_keeps_earlier_rows_readable(small_disk):
         lambda: wh.create_table("sales.more", DDL),
         lambda: wh.create_database("more"),
         lambda: wh.drop_table("sales.orders"),
-        lambda: merge_inline(table),
+        lambda: compact_inline_rows(table),
         lambda: Warehouse(str(small_disk / "wh2")).create_table("t", DDL),
     ):
         with pytest.raises(StorageError, match="the disk is full"):

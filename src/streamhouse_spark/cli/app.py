@@ -155,7 +155,7 @@ def streamhouse(ctx: click.Context) -> None:
 
 def main(args: Any = None) -> None:
     """Run the command line and exit."""
-    from streamhouse_spark.table.preloading import load_lazily
+    from streamhouse_spark.table.preloading import disable_preloading
 
-    load_lazily()
+    disable_preloading()
     streamhouse.main(args, prog_name="streamhouse")

@@ -356,7 +356,7 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
 def check_failed_rounds(table: Table) -> Iterator[Finding]:
     """Yield the recorded failures of rounds that no later round resolved."""
     for failure in list_failures(table.storage, table.uuid):
-        if not failure.is_over(table.state):
+        if not failure.is_resolved(table.state):
             text = failure.describe(table.state, table.storage.now_ms())
             yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 

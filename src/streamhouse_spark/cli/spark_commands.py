@@ -62,7 +62,7 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
 
         refresh_one = Refresher(spark, connect_catalog(spark))
         for name in names:
-            with session.output.working(f"refresh {name}"), translate_spark_errors():
+            with session.output.spinner(f"refresh {name}"), translate_spark_errors():
                 report = refresh_one(name)
             _print_refresh(session, name, report)
     finally:

@@ -23,9 +23,9 @@ from streamhouse_spark.cli.session import (
     fail_for,
     names_option,
     pairs_option,
-    take_fields,
+    parse_field_options,
 )
-from streamhouse_spark.config.table_properties import view_facts
+from streamhouse_spark.config.table_properties import describe_view_properties
 from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
@@ -141,7 +141,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
         "rows": state.num_rows,
         "lag": sum(lags.values()),
         "archive": _describe_archive(table),
-        "view": view_facts(state.properties, table.name),
+        "view": describe_view_properties(state.properties, table.name),
         "lake": {
             "enabled": table.properties.datalake_enabled,
             "format": table.properties.datalake_format,
@@ -228,7 +228,7 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     "--partition-by",
     metavar="FIELD",
     multiple=True,
-    callback=take_fields,
+    callback=parse_field_options,
     help="Partition columns and transforms of columns, such as 'days(at)', separated by commas.",
 )
 @names_option(

@@ -212,10 +212,10 @@ def _serve_on_spark(
     views: bool,
 ) -> None:
     from streamhouse_spark.spark import TieringService
-    from streamhouse_spark.views.service import view_measures
+    from streamhouse_spark.views.service import make_view_metrics
 
     report = _create_reporter(session.output)
-    with session.output.doing() if views else nullcontext(lambda _: None) as show:
+    with session.output.activity() if views else nullcontext(lambda _: None) as show:
         service = TieringService(
             spark,
             session.warehouse_location,
@@ -226,7 +226,7 @@ def _serve_on_spark(
             views=views,
             on_view=partial(_report_view, session.output, show),
         )
-        more = lambda: view_measures(service.view_status())  # noqa: E731
+        more = lambda: make_view_metrics(service.view_status())  # noqa: E731
         with _until_stopped() as stop, _serve_metrics(service, address, more):
             service.run(stop)
 

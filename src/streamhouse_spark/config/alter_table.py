@@ -28,8 +28,8 @@ from streamhouse_spark.schema.column_defaults import check_defaults, with_defaul
 from streamhouse_spark.schema.ddl import TextLength, parse_type, type_name
 from streamhouse_spark.schema.evolution import (
     names_by_id,
-    with_inner_changes,
     with_names,
+    with_nested_changes,
     with_positions,
     with_types,
     without_columns,
@@ -127,7 +127,7 @@ def apply_column_changes(
     """
     changes, nested_changes = _split_nested_changes(changes, schema)
     _require_allowed(changes, schema, partition_by, properties, nested_changes)
-    after = with_inner_changes(schema, nested_changes, former_schemas)
+    after = with_nested_changes(schema, nested_changes, former_schemas)
     after = with_types(after, changes.widened, changes.sizes)
     after = without_columns(after, changes.dropped) if changes.dropped else after
     after = with_names(after, changes.renamed)

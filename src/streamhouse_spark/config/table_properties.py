@@ -232,7 +232,7 @@ def parse_freshness_ms(freshness: str) -> int:
     return parse_duration_ms("freshness", freshness)
 
 
-def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
+def describe_view_properties(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
     """Return the displayed properties of a view; None for any other table."""
     return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None
 

@@ -119,14 +119,14 @@ def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
         yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
 
 
-def pieces(array: pa.Array) -> list[pa.Array]:
+def slice_for_cast(array: pa.Array) -> list[pa.Array]:
     """Cut a user's column into slices that can be cast to a type with 32-bit offsets."""
-    if are_small(array, SLICE_BYTES_MAX):
+    if is_small_column(array, SLICE_BYTES_MAX):
         return [array]
     return [array.slice(start, end - start) for start, end in cut_by_size(estimate_row_bytes(array))] or [array]
 
 
-def are_small(column: Column, bytes_max: int) -> bool:
+def is_small_column(column: Column, bytes_max: int) -> bool:
     """Return whether a column certainly has at most ``bytes_max``, without measuring single values."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
@@ -253,9 +253,9 @@ def _value_bytes(array: pa.Array) -> Sizes:
         inner = estimate_row_bytes(array.keys.slice(first, last - first)) + estimate_row_bytes(
             array.items.slice(first, last - first)
         )
-        return _sums(inner, np.diff(bounds))
+        return _list_row_bytes(inner, np.diff(bounds))
     if is_any_list(data_type):
-        return _sums(
+        return _list_row_bytes(
             estimate_row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         )
     return np.full(len(array), _fixed_bytes(data_type), np.int64)
@@ -271,7 +271,7 @@ def _is_fixed(data_type: pa.DataType) -> bool:
     return bool(types.is_primitive(data_type) or types.is_decimal(data_type) or types.is_null(data_type))
 
 
-def _sums(inner: Sizes, counts: Sizes) -> Sizes:
+def _list_row_bytes(inner: Sizes, counts: Sizes) -> Sizes:
     """Return the bytes of lists, given their lengths and the bytes of their elements."""
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
     ends = np.cumsum(counts)
@@ -396,14 +396,14 @@ def live_mask(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
     """Return for each row whether it is not at ``deleted_places``."""
     is_live = np.ones(num_rows, np.bool_)
     is_live[deleted_places] = False
-    return _bits(is_live)
+    return _boolean_array(is_live)
 
 
 def drop_rows(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the rows that are not ``dropped``, in order."""
     if not dropped.any():
         return batch
-    return _select_batch(batch, _bits(~dropped))
+    return _select_batch(batch, _boolean_array(~dropped))
 
 
 def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
@@ -411,7 +411,7 @@ def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
 
 
-def _bits(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+def _boolean_array(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     """Return a boolean array, ten times faster than `pyarrow.array`."""
     data = pa.py_buffer(np.packbits(is_live, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(is_live), [None, data], 0)

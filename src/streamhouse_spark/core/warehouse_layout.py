@@ -130,7 +130,7 @@ def table_prefix(table_uuid: str) -> str:
     return f"{TABLES_PREFIX}{table_uuid}/"
 
 
-def make_placed_uuid(uuid: str) -> str:
+def make_external_log_uuid(uuid: str) -> str:
     """Mark a new UUID as that of a table whose log is in another store.
 
     The mark is version 8 of RFC 9562. The UUID alone shows whether the location of the log must be looked up.
@@ -138,12 +138,12 @@ def make_placed_uuid(uuid: str) -> str:
     return uuid[:_PLACED_AT] + _PLACED + uuid[_PLACED_AT + len(_PLACED) :]
 
 
-def is_placed(table_uuid: str) -> bool:
+def may_have_external_log(table_uuid: str) -> bool:
     """Return whether the log of a table may be in another store. Logs of other tables never are."""
     return table_uuid.startswith(_PLACED, _PLACED_AT)
 
 
-def parse_placed_uuid(key: str) -> str | None:
+def parse_external_log_uuid(key: str) -> str | None:
     """Return the UUID of the table whose log contains the object, if the log may be in another store; else None."""
     if not key.startswith(TABLES_PREFIX) or not key.startswith(_PLACED, len(TABLES_PREFIX) + _PLACED_AT):
         return None
@@ -151,12 +151,12 @@ def parse_placed_uuid(key: str) -> str | None:
     return uuid if slash and name != LOCATION_NAME and _UUID.match(uuid) else None
 
 
-def location_key(table_uuid: str) -> str:
+def log_location_key(table_uuid: str) -> str:
     """Return the key of the object in the warehouse with the location of the table's log."""
     return f"{table_prefix(table_uuid)}{LOCATION_NAME}"
 
 
-def owner_key(table_uuid: str) -> str:
+def log_owner_key(table_uuid: str) -> str:
     """Return the key of the object next to a log in another store that names the log's warehouse."""
     return f"{table_prefix(table_uuid)}{OWNER_NAME}"
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.compaction import GroupWriter, RewrittenGroup, RunGroups, SizedFile
-from streamhouse_spark.lake.tiering.job import TieringReport, run_task, shared_records
+from streamhouse_spark.lake.tiering.job import TieringReport, make_record_cache, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.lake.types import CompactReport, LakeFile
@@ -86,7 +86,7 @@ def run_on_executor(connection: Connection, encoded_tasks: Sequence[dict[str, An
     """Write the files of a group of tasks, and return the files of each task. Tasks and files are JSON."""
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in encoded_tasks]
-    records = shared_records(warehouse.storage, tasks)
+    records = make_record_cache(warehouse.storage, tasks)
     written_files = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
     return [[file.to_json() for file in files] for files in written_files]
 

@@ -45,7 +45,7 @@ SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
 
-def due_buckets(
+def find_buckets_due_for_snapshot(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
     """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log."""
@@ -183,7 +183,7 @@ class BucketBootstrap:
     rows: tuple[Segment, ...]
 
 
-def stage_rows(
+def stage_snapshot_rows(
     storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> BucketBootstrap:
     """Sort the bucket's rows by key in memory, and write them.

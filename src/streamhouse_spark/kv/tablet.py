@@ -148,7 +148,7 @@ class _Applier:
 _applier = _Applier()
 
 
-def finish_all() -> None:
+def finish_apply_queues() -> None:
     """Apply the queues of all tablets of this process, so that a benchmark includes this work."""
     _applier.finish()
 

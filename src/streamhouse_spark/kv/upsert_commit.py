@@ -40,7 +40,7 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.log_replay import belongs_to_table, history_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
-from streamhouse_spark.log.append_commit import ends_after, make_truncate_actions, offsets_of_commit
+from streamhouse_spark.log.append_commit import ends_after_truncation, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_validation import find_stored_transaction, require_writable
 from streamhouse_spark.log.group_commit import CommitResult, DependentPlan, Plan
@@ -265,7 +265,7 @@ class _UpsertPlan(DependentPlan):
         if self._conflicts is not None:
             self._conflicts.check(state, self._batches)
         truncation = make_truncate_actions(state) if self._overwrite else ()
-        ends, moved = ends_after(state, truncation), {}
+        ends, moved = ends_after_truncation(state, truncation), {}
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
             at = (end if truncation else begins, end)

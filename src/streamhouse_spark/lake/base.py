@@ -90,7 +90,7 @@ class LakeRelocation(Protocol):
     def recorded_root(self) -> str | None:
         """Return the warehouse root in the lake's metadata, or None if it is the opened root."""
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         """Return the keys of all files inside the warehouse that snapshots reference."""
 
     def relocate(self, new_uuid: str | None) -> None:

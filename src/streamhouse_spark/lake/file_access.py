@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import THREADS_MAX, new_lock, parallel_map
 from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
-from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_file_offsets
 from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
 from streamhouse_spark.storage.prefetch import SupportsBatchReads
@@ -191,17 +191,17 @@ class PrefetchedFiles:
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
 
 
-def read_offset_files(
+def read_offsets_of_files(
     storage: Storage,
     settings: Mapping[str, str],
     sizes: Mapping[str, int],
     writers: Collection[str],
     locations: Sequence[str],
 ) -> list[FileWithOffsets | None]:
-    """Return the offsets of files concurrently, as `read_offset_file` does. ``sizes`` are those in the metadata."""
+    """Return the offsets of files concurrently, as `read_file_offsets` does. ``sizes`` are those in the metadata."""
     files = PrefetchedFiles(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
     threads = THREADS_MAX if isinstance(storage, SupportsBatchReads) else None
-    return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))
+    return list(parallel_map(lambda at: read_file_offsets(files, at, writers), locations, threads_max=threads))
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:

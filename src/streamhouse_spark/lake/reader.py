@@ -24,8 +24,8 @@ from streamhouse_spark.lake.parquet.reader import (
     FileWithOffsets,
     num_rows_in,
     read_deleted_positions,
+    read_file_offsets,
     read_in_offset_order,
-    read_offset_file,
     read_offsets,
 )
 from streamhouse_spark.lake.types import (
@@ -94,7 +94,9 @@ def read_live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Coll
     def of_file(split: LakeSplit) -> LiveRows:
         files = files_at(split.location)
         own = (
-            read_offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
+            read_file_offsets(files, split.location, writers)
+            if parse_file_offsets(split.location) is not None
+            else None
         )
         deleted = OffsetSet.of(read_deleted_positions(files, split.location, split.position_deletes))
         if own is None:
@@ -184,7 +186,7 @@ def read_stored_rows(
 def _read_offset_files(files_at: FilesAt, locations: Iterable[str], writers: Collection[str]) -> list[FileWithOffsets]:
     """Return the offsets of files from their footers, without files of other engines and tables."""
     distinct = list(dict.fromkeys(locations))
-    footers = parallel_map(lambda location: read_offset_file(files_at(location), location, writers), distinct)
+    footers = parallel_map(lambda location: read_file_offsets(files_at(location), location, writers), distinct)
     return [file for file in footers if file is not None]
 
 

@@ -315,7 +315,7 @@ class ExpireReport:
     files: tuple[str, ...] = ()
 
 
-def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+def has_same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
     """Return whether two mappings have equal offsets. A missing bucket is at 0."""
     return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})
 

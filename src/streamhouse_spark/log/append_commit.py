@@ -53,7 +53,7 @@ def commit_append(
         truncates = make_truncate_actions(state) if overwrite else ()
         added: tuple[Action, ...] = ()
         if staged.segments or transaction is not None:
-            added = (make_append_action(state, staged, time_ms, ends_after(state, truncates)),)
+            added = (make_append_action(state, staged, time_ms, ends_after_truncation(state, truncates)),)
         return (*(truncates if removing is None else removing(state)), *added)
 
     is_shared = not overwrite and removing is None
@@ -85,7 +85,7 @@ def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
     return () if state.begins_at(state.ends) else (Truncate(state.ends),)
 
 
-def ends_after(state: TableState, truncation: Sequence[Truncate]) -> dict[int, int]:
+def ends_after_truncation(state: TableState, truncation: Sequence[Truncate]) -> dict[int, int]:
     """Return the bucket ends after the result of `make_truncate_actions` for the state."""
     return dict(truncation[0].offsets) if truncation else state.ends
 

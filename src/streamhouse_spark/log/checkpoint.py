@@ -35,7 +35,7 @@ from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
 from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
-from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.framing import decode_frame, encode_frame, translate_field_errors
 from streamhouse_spark.log.history_index import ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.state import (
     NO_DROPPED_ROWS,
@@ -355,7 +355,7 @@ def load_checkpoint(storage: Storage, table_uuid: str, number: int, ahead: Prefe
 
 def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
-    with decoding_fields("checkpoint", where):
+    with translate_field_errors("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"checkpoint {where} is of another table or record; delete this file")

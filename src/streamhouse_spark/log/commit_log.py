@@ -65,10 +65,10 @@ from streamhouse_spark.log.record import (
     RecordBody,
     encode_record,
     has_record,
+    iter_records,
     next_record_time,
     read_attempt,
     read_record,
-    records_from,
     starts_with_attempt,
 )
 from streamhouse_spark.log.state import TableState, fold
@@ -412,7 +412,7 @@ class CommitLog:
             if encoded.manifest is not None:
                 ensure_stored(self._storage, manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
         except StorageError as error:
-            result = slot.look(error)  # an earlier put of this attempt may have been stored
+            result = slot.read_back(error)  # an earlier put of this attempt may have been stored
         else:
             result = slot.take(encoded.data)
         require_known_outcome(record, result, self._storage.url)
@@ -557,7 +557,7 @@ class CommitLog:
         A process that lags far behind the tail continues at a later checkpoint instead of reading every record.
         """
         previous, number = self._state, state.version + 1 if state is not None else 1
-        for record in records_from(
+        for record in iter_records(
             ahead, self._table_uuid, number, self._read_rows if ahead.is_useful else None, at_most
         ):
             before, state = state, fold(state, record)

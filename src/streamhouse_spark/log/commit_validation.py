@@ -19,7 +19,7 @@ from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, ConfirmDeleted, MarkOrphans, Rename, Tombstone, Undrop
 from streamhouse_spark.log.deletion_vectors import PartitionDropRows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name_sum
+from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, hash_name
 from streamhouse_spark.schema.partitioning import SetPartitioning
 
 IN_REAL_TIME: Final = " in real-time mode"
@@ -134,7 +134,7 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
     if transaction.request_key is not None:
         return _find_request_outcome(state, transaction, transaction.request_key)
     entry = state.transactions.get(transaction.app_id)
-    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    past = state.past_transactions.get(hash_name(transaction.app_id)) if entry is None else None
     if past is not None:
         owners = (transaction.owner, f"{transaction.owner}{IN_REAL_TIME}")
         owner = next((owner for owner in owners if past.is_of(owner)), "another")

@@ -111,7 +111,7 @@ def _find_runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bo
             yield tuple(run)
 
 
-def merge(
+def merge_runs(
     log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
 ) -> int:
     """Write the merged segments and commit them. Return the number of replaced segments.

@@ -19,7 +19,7 @@ from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
-from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
+from streamhouse_spark.log.framing import Frame, decode_frame, encode_frame, to_text, translate_field_errors
 from streamhouse_spark.storage.base import Storage, object_exists, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
@@ -185,9 +185,9 @@ def read_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    with decoding_fields("commit", where):
+    with translate_field_errors("commit", where):
         body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
-    with decoding_fields("commit", where):
+    with translate_field_errors("commit", where):
         transaction = header.get("transaction")
         record = Record(
             number=number,
@@ -241,7 +241,7 @@ class RecentRows:
         return self._rows.get(number)
 
 
-def records_from(
+def iter_records(
     ahead: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
 ) -> Iterator[Record]:
     """Yield the records that start at ``number``, up to the first absent record. ``rows`` caches their inline rows.

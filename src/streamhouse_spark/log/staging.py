@@ -159,49 +159,49 @@ class RowStager:
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._options) for bucket, part in self._route_rows(rows)]
             if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
-                staged = self._as_objects(rows)
+                staged = self._write_objects(rows)
         else:
-            staged = self._as_objects(rows)
+            staged = self._write_objects(rows)
         if num_updated:
-            staged = _with_updated(staged, self._counts(rows.slice(0, num_updated)))
+            staged = _with_updated(staged, self._count_rows_per_bucket(rows.slice(0, num_updated)))
         return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def fill_generated(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the values of generated columns. Raises the errors of `fill_generated_columns`."""
         return fill_generated_columns(self._generated, rows, self._table)
 
-    def _counts(self, rows: pa.Table) -> dict[int, int]:
+    def _count_rows_per_bucket(self, rows: pa.Table) -> dict[int, int]:
         """Return an upper bound on the number of these rows per bucket. It is exact with a bucket key."""
         routing = self._routing
         if not routing.bucket_key:
             return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
         counts = np.zeros(routing.num_buckets, np.int64)
-        for step in self._steps(rows, SEGMENT_BYTES_MAX):
+        for step in self._slice_rows(rows, SEGMENT_BYTES_MAX):
             batch = combine_batches(step)
             key = [batch.column(name) for name in routing.bucket_key]
             buckets = row_buckets(key, routing.num_buckets, routing.lake_format)
             counts += np.bincount(buckets, minlength=routing.num_buckets)
         return dict(enumerate(counts.tolist()))
 
-    def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+    def _write_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments. The rows of a bucket keep their order."""
         is_large = rows.nbytes >= PARALLEL_BYTES_MIN
         if is_large and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
-            return self._as_streams(rows)
+            return self._write_bucket_segments(rows)
         parts = ((bucket, part) for piece in _cut_pieces(rows) for bucket, part in self._route_rows(piece))
         groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         named_groups = ((group, self._world.ids.new_uuid()) for group in groups)
         if not is_large:
             for named_group in named_groups:
-                staged |= self._as_object(named_group)
+                staged |= self._write_object(named_group)
         else:  # while one object is uploaded, the rows of the next are sorted and written
             with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
-                for segments in map_with_prefetch(pool, self._as_object, named_groups, num_ahead=WRITERS - 1):
+                for segments in map_with_prefetch(pool, self._write_object, named_groups, num_ahead=WRITERS - 1):
                     staged |= segments
         return [staged[number] for number in sorted(staged)]
 
-    def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
+    def _write_bucket_segments(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments of few buckets. Each segment grows while more rows are sorted by bucket."""
 
         def open_stream(bucket: int) -> BucketSegmentWriter:
@@ -212,11 +212,11 @@ class RowStager:
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
             steps = map_with_prefetch(
-                pool, partial(_sort_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+                pool, partial(_sort_by_bucket, self._routing), self._slice_rows(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
             return stage_bucket_segments(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
-    def _as_object(
+    def _write_object(
         self, named_group: tuple[Sequence[tuple[int, tuple[int, pa.Table]]], str]
     ) -> dict[int, StagedSegment]:
         """Write a group's segments to the object with this uuid, and return the segments by their number."""
@@ -234,12 +234,12 @@ class RowStager:
             yield self._sticky, rows
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
-            for step in self._steps(rows, SEGMENT_BYTES_MAX):
+            for step in self._slice_rows(rows, SEGMENT_BYTES_MAX):
                 for bucket, part in _sort_by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(batches)) for bucket, batches in sorted(parts.items()))
 
-    def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+    def _slice_rows(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
         """Cut rows into slices with just under a full batch per bucket, and at most ``bytes_max``."""
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):

@@ -436,7 +436,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             past = writers.without_past(state.past_transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.ExpireTransactions(app_ids):
-            past = writers.with_past(state.past_transactions, state.transactions, app_ids)
+            past = writers.with_compacted(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.CommitConsumerOffset(consumer_id, offsets, history):
             other_consumers = {k: c for k, c in state.consumers.items() if k != consumer_id}

@@ -92,7 +92,7 @@ class AsyncLogPoller:
         try:
             while self._waiting and self._latest is not None:
                 await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), self._interval_ms))
-                latest = await run_blocking(self._poller.look, self._latest, self._table.refresh, self._first)
+                latest = await run_blocking(self._poller.poll, self._latest, self._table.refresh, self._first)
                 self._interval_ms = min(1.1 * self._interval_ms, POLL_MS[1])
                 self.note(latest)
         except Exception as error:  # noqa: BLE001 - the tails raise it

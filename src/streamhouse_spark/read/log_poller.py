@@ -65,7 +65,7 @@ class LogPoller:
         now_ms = self._clock.boot_ms()
         return max(0.0, self._polled_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
 
-    def look(
+    def poll(
         self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
     ) -> TableState:
         """Return the latest state if a poll is due or another tail has read a newer state, else ``state``.

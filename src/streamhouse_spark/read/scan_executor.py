@@ -38,7 +38,7 @@ from streamhouse_spark.expressions.row_masks import rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, FileWithOffsets, deleted_rows_within, read_offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, FileWithOffsets, deleted_rows_within, read_file_offsets
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -497,7 +497,7 @@ class ScanTaskReader:
 
     def _offset_file(self, task: LakeScanTask) -> FileWithOffsets | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
-        return read_offset_file(self._lake, task.split.location, writers)
+        return read_file_offsets(self._lake, task.split.location, writers)
 
     def _require_offset_file(self, task: LakeScanTask) -> FileWithOffsets:
         source = self._offset_file(task)

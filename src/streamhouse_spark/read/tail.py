@@ -31,7 +31,7 @@ from streamhouse_spark.log.consumers import LogPosition, require_position
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
-from streamhouse_spark.log.segments.scan import keep_segments, plan_range, read_split
+from streamhouse_spark.log.segments.scan import filter_segments, plan_range, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.log_poller import poller_of
@@ -284,7 +284,7 @@ class CommitWaiter:
         if self._poller is None:
             return self._table.refresh()
         self._clock.sleep_ms(min(self._poller.wait_ms(), NAP_MS_MAX))
-        return self._poller.look(state, self._table.refresh, self._first)
+        return self._poller.poll(state, self._table.refresh, self._first)
 
 
 class Tail(Iterator[pa.RecordBatch]):
@@ -379,7 +379,7 @@ def _read_log(
             yield from archive.batches(task, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     split = plan_range(state, bucket, offsets)
-    split = split if keeps is None else keep_segments(split, keeps)
+    split = split if keeps is None else filter_segments(split, keeps)
     yield from read_split(table.storage, split, written, records=records)
 
 

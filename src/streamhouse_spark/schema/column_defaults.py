@@ -56,13 +56,13 @@ def _parse_default_value(column: Column, value: Any) -> Default | None:
     is_scalar = isinstance(value, pa.Scalar)
     if value is None or (is_scalar and not value.is_valid):
         return None
-    constants.require_plain(column.type, column.name)
+    constants.require_scalar_type(column.type, column.name)
     if isinstance(value, SqlText):
         return parse_default(value.sql, column.type, column.name, value.time_zone)
     conversion = Conversion("the default values", column.name)
     if is_scalar:
-        return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
-    return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
+        return constants.constant_to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
+    return constants.constant_to_json(conversion.from_python([value], column.type)[0], column.name)
 
 
 def evaluate_defaults(schema: TableSchema, context: StatementContext) -> TableSchema:

@@ -217,7 +217,7 @@ def with_types(
     return TableSchema(tuple(changed.get(column.id, column) for column in schema.columns))
 
 
-def with_inner_changes(
+def with_nested_changes(
     schema: TableSchema, changes: Mapping[str, NestedFieldChanges], former_schemas: Iterable[TableSchema]
 ) -> TableSchema:
     """Return the schema after changes of nested fields, by column name.
@@ -346,7 +346,7 @@ def append_schema_change(
     return changes if before == after else (*changes, SchemaChange(before, commit, time_ms))
 
 
-def first_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
+def first_change_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
     """Return the first schema change after a time, or None.
 
     ``now_ms`` is the time of the latest record. If a clock ran ahead, the smaller time of a later record counts.

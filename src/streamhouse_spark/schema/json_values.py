@@ -45,10 +45,10 @@ _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError,
 
 
 def json_text(value: Any) -> str:
-    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False)
 
 
-def plain_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Convert a value to JSON types, without loss.
 
     Decimals, NaN and infinities become strings, bytes base64, times ISO 8601. A map becomes an object if its keys are
@@ -68,13 +68,13 @@ def plain_value(value: Any) -> Any:
         case dt.date() | dt.time():
             return value.isoformat()
         case Mapping():
-            return {str(k): plain_value(v) for k, v in value.items()}
+            return {str(k): to_json_value(v) for k, v in value.items()}
         case list() if value and all(isinstance(item, tuple) for item in value):
             if all(isinstance(key, str) for key, _ in value):
-                return {key: plain_value(item) for key, item in value}
-            return [[plain_value(key), plain_value(item)] for key, item in value]
+                return {key: to_json_value(item) for key, item in value}
+            return [[to_json_value(key), to_json_value(item)] for key, item in value]
         case list() | tuple():
-            return [plain_value(item) for item in value]
+            return [to_json_value(item) for item in value]
     return str(value)
 
 
@@ -116,7 +116,7 @@ def _unique_pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(members):
         names = [name for name, _ in members]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the name {_shown(twice)} twice")
+        raise ValueError(f"an object has the name {_format_value(twice)} twice")
     return value
 
 
@@ -159,7 +159,7 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise SchemaMismatchError(
-                f"a row is the JSON value {_shown(row)}, expected an object; send one object per row"
+                f"a row is the JSON value {_format_value(row)}, expected an object; send one object per row"
             )
         for name, value in row.items():
             column = matched_names.get(name)
@@ -213,7 +213,7 @@ def _match(name: str, names: Iterable[str]) -> str | None:
 def encode_values(array: pa.Array, name: str = "") -> list[Any]:
     """Convert the values of a column to the JSON form of its type."""
     if is_variant(array.type):
-        return [None if value is None else plain_value(readable_value(value, name)) for value in array.to_pylist()]
+        return [None if value is None else to_json_value(readable_value(value, name)) for value in array.to_pylist()]
     if pa.types.is_dictionary(array.type):
         return encode_values(array.dictionary_decode(), name)
     if pa.types.is_run_end_encoded(array.type):
@@ -237,10 +237,10 @@ def find_form(data_type: pa.DataType) -> JsonForm | None:
 
 
 def _fail(path: str, value: Any, expected: str) -> NoReturn:
-    raise SchemaMismatchError(f"column '{path}' has {_shown(value)}, expected {expected}; correct the value")
+    raise SchemaMismatchError(f"column '{path}' has {_format_value(value)}, expected {expected}; correct the value")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a JSON value for an error."""
     try:
         text = value if isinstance(value, JsonNumber) else json.dumps(value, ensure_ascii=False)
@@ -273,7 +273,7 @@ def _to_pylist(array: pa.Array) -> list[Any]:
 
 
 def _to_plain_list(array: pa.Array) -> list[Any]:
-    return list(map(plain_value, _to_pylist(array)))
+    return list(map(to_json_value, _to_pylist(array)))
 
 
 def _decode_as(kind: type, expected: str) -> Callable[[list[Any], pa.DataType, str], pa.Array]:

@@ -274,13 +274,13 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
         return values
     _require_small(values, column.name, table)
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_rows.pieces(chunk)]
+    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_rows.slice_for_cast(chunk)]
     return pa.chunked_array(parts, type=column.type)
 
 
 def _require_small(values: arrow_rows.Column, name: str, table: str) -> None:
     """Reject a value that is larger than the maximum of a row, before a cast that would fail without naming the row."""
-    if not arrow_rows.are_small(values, arrow_rows.ROW_BYTES_MAX):
+    if not arrow_rows.is_small_column(values, arrow_rows.ROW_BYTES_MAX):
         sizes = arrow_rows.estimate_row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
             _refuse_row(table, name, int(np.argmax(sizes)), largest)

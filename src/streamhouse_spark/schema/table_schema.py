@@ -189,13 +189,13 @@ class Column:
         if isinstance(self.default, DefaultFunction):
             message = f"the default {self.default.sql} of column '{self.name}' has no value outside a write"
             raise AssertionError(message)  # noqa: TRY004 - a defect of this package
-        return constants.from_json(self.default, self.type)
+        return constants.constant_from_json(self.default, self.type)
 
     @property
     def default_sql(self) -> str | None:
         if isinstance(self.default, DefaultFunction):
             return self.default.sql
-        return None if self.default is None else constants.to_sql(self.default, self.type)
+        return None if self.default is None else constants.constant_to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
         json_column = {
@@ -297,7 +297,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
-        """Read the result of `to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
+        """Read the result of `constant_to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
         return cls(tuple(Column.from_json(column) for column in columns))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -328,10 +328,10 @@ class TableSchema:
         return any(is_variant(column.type) for column in self.columns)
 
     @property
-    def plain_columns(self) -> tuple[Column, ...]:
+    def storage_columns(self) -> tuple[Column, ...]:
         """The columns without comments, defaults and other properties that do not affect existing rows.
 
-        Two schemas with equal plain columns hold the same rows.
+        Two schemas with equal storage columns hold the same rows.
         """
         return tuple(replace(c, comment=None, default=None, field_ids=c.all_field_ids) for c in self.columns)
 

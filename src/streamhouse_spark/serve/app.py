@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.metrics import Metric, as_prometheus, process_metrics, store_metrics
+from streamhouse_spark.metrics import Metric, format_prometheus, process_metrics, store_metrics
 from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
 from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Authenticator, AuthMiddleware, client_of, make_route
@@ -26,8 +26,8 @@ from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMet
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.responses import parse_parameters
-from streamhouse_spark.serve.rest_api import openapi, rows_routes
-from streamhouse_spark.serve.server_metrics import ServerCounters, server_measures
+from streamhouse_spark.serve.rest_api import openapi, rest_routes
+from streamhouse_spark.serve.server_metrics import ServerCounters, make_server_metrics
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
@@ -75,9 +75,9 @@ class Overview:
                 self._refreshed_ms = now_ms
             return self._tables
 
-    def measures(self) -> list[Metric]:
+    def metrics(self) -> list[Metric]:
         """Return the metrics of all tables and requests. Raises `StorageError`."""
-        return server_measures(self.tables(), self._counts)
+        return make_server_metrics(self.tables(), self._counts)
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
         """Return the overview page, which contains no data and requests it with the user's token."""
@@ -98,7 +98,7 @@ class Overview:
         sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
         process = process_metrics() if sees_all else store_metrics(RequestCounts())
-        kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
+        kind, text = format_prometheus([*make_server_metrics(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)
 
 
@@ -118,7 +118,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
         Route(HEALTH, _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
-        Mount(API, routes=rows_routes(opened, counts)),
+        Mount(API, routes=rest_routes(opened, counts)),
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stale_fallback)),
     ]
     middleware = [
@@ -127,7 +127,7 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
-    app.state.measures = overview.measures
+    app.state.metrics = overview.metrics
     app.state.shared = AppContext(opened, admission, counts, options.audit)
     return app
 

@@ -9,7 +9,7 @@ from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.auth import Authenticator
 from streamhouse_spark.serve.server_metrics import ServerCounters
-from streamhouse_spark.table.preloading import load_first_calls
+from streamhouse_spark.table.preloading import preload_modules
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -30,7 +30,7 @@ class OpenTables:
                     return table
             self._tables.pop(name, None)
         table = self.warehouse.table(name)
-        load_first_calls(table.state)
+        preload_modules(table.state)
         self._tables[name] = table
         return table
 

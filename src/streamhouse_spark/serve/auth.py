@@ -207,7 +207,7 @@ def client_of(request: Request) -> Client:
     return client if isinstance(client, Client) else Client("unknown")
 
 
-def require(request: Request, right: Right, table: str) -> None:
+def require_request_right(request: Request, right: Right, table: str) -> None:
     """Check the right of a request's client on a table. Raises the errors of `require_right`."""
     path = parse_table_name(table).path
     state = request.scope.setdefault("state", {})
@@ -239,7 +239,7 @@ def make_route(
     async def answer(request: Request) -> Response:
         try:
             if right is not None:
-                require(request, right, table_of(request))
+                require_request_right(request, right, table_of(request))
             if iscoroutinefunction(handler):
                 response: Response = await handler(request)
             else:

@@ -47,7 +47,7 @@ REASON_CHARS_MAX: Final = 500
 _EVENT_CHARS_MAX: Final = 64 << 10
 
 
-def media_type(header: str | None) -> str:
+def negotiate_format(header: str | None) -> str:
     """Return the first supported row format of an ``Accept`` header, JSON by default.
 
     Raises `InvalidOptionError` if the header names only unsupported formats.
@@ -62,7 +62,7 @@ def media_type(header: str | None) -> str:
     return supported or JSON
 
 
-def body_type(headers: Sequence[str]) -> str:
+def parse_content_type(headers: Sequence[str]) -> str:
     """Return the row format in the values of the header ``Content-Type``.
 
     Raises `InvalidOptionError` unless there is exactly one header, with a supported type. HTML forms cannot send these

@@ -90,7 +90,7 @@ def serve(
     try:
         with (
             server.capture_signals(),
-            export_until_exit(app.state.measures),
+            export_until_exit(app.state.metrics),
         ):  # a client may stop the server once it is announced
             announce(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])

@@ -32,7 +32,7 @@ from streamhouse_spark.lake.types import LakeFile
 from streamhouse_spark.log.catalog.claims import release_claim, try_claim
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.tiering_failures import Work, describe_failure, note_failure, note_success
+from streamhouse_spark.log.tiering_failures import Work, describe_failure, record_failure, record_success
 from streamhouse_spark.read.system_tables import bucket_lags
 from streamhouse_spark.service.openlineage import LineageListener, RoundEventEmitter
 from streamhouse_spark.service.table_discovery import TableDiscovery
@@ -75,7 +75,7 @@ class FailureRecorder:
         try:
             rows, now_ms = sum(bucket_lags(table.state).values()), table.storage.now_ms()
             failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
-            note_failure(table.storage, table.uuid, failure)
+            record_failure(table.storage, table.uuid, failure)
         except Exception as problem:  # noqa: BLE001 - the note is a hint
             logger.info("cannot record the failed round of %s: %s", table.name, problem)
 
@@ -88,7 +88,7 @@ class FailureRecorder:
         if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
         with log_post_commit_errors(logger, "the note that rounds succeed", table.name):
-            note_success(table.storage, table.uuid, work, table.storage.now_ms())
+            record_success(table.storage, table.uuid, work, table.storage.now_ms())
             self._has_failure_note[table.uuid, work] = False
 
     @contextmanager

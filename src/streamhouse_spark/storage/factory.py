@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.local import MOUNTS, LocalStorage, mount_of
+from streamhouse_spark.storage.local import MOUNTS, LocalStorage, find_mount
 
 SINGLE_HOST_SETTING = "storage.local.single-host"
 """``true`` allows a warehouse on a network file system, provided that no other host opens it."""
@@ -35,7 +35,7 @@ _NETWORK_TYPES = frozenset({
 })  # fmt: skip
 
 
-def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
+def open_storage(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
     """Return the store at a path or URL, without connecting to it.
 
     ``settings`` are those of the warehouse, named as in pyiceberg: ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``. Raises
@@ -101,6 +101,6 @@ def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
 
     Returns None for a local file system, or if the operating system has no ``/proc/mounts``. ``path`` need not exist.
     """
-    mount = mount_of(path, mounts)
+    mount = find_mount(path, mounts)
     is_network = mount is not None and (mount.type in _NETWORK_TYPES or mount.type.startswith("fuse."))
     return f"{mount.type} at {mount.point}" if mount and is_network else None

@@ -160,7 +160,7 @@ class RangePlan:
             if not 0 <= start <= end:
                 raise ValueError(f"not a byte range: [{start}, {end})")
         pieces: list[tuple[int, int]] = []
-        for start, end in stretches(ranges):
+        for start, end in merge_ranges(ranges):
             pieces.extend((at, min(at + PIECE_BYTES_MAX, end)) for at in range(start, end, PIECE_BYTES_MAX))
         return cls(tuple(ranges), tuple(pieces))
 
@@ -182,7 +182,7 @@ class RangePlan:
         return b"".join(parts)
 
 
-def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return sorted ranges, merged if the gap between them is at most `GAP_BYTES_MAX`."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):

@@ -36,7 +36,7 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot
 from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_latest
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet
@@ -155,5 +155,5 @@ def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitio
 
     delete = PartitionDeletion(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
     rows = delete.run()
-    merge_if_due(table, table.state)
+    compact_if_due(table, table.state)
     return DropPartitionReport(rows)

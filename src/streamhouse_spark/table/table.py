@@ -888,9 +888,9 @@ class Table(TableHandle, Scannable):
         >>> orders.to_arrow().num_rows
         2
         """
-        from streamhouse_spark.table.versioning.branches import open_log
+        from streamhouse_spark.table.versioning.branches import open_branch_log
 
-        branch, log = open_log(self, name)
+        branch, log = open_branch_log(self, name)
         return type(self)(self.storage, self.settings, self.path.of_branch(branch.name), log, self.world)
 
     def branches(self) -> list[TableBranch]:

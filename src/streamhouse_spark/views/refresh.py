@@ -17,7 +17,7 @@ from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError, count_of
 from streamhouse_spark.log.transactions import Lineage
-from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
+from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, make_next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_reads import is_mostly_changed
 from streamhouse_spark.views.query_analysis import PlanCache
@@ -100,7 +100,7 @@ def refresh(
     step_rows, whole_because, races = definition.step_rows, None, 0
     while races < RACES_MAX:
         sources = {source: connection.table(source) for source in parsed.sources}
-        to_newest = next_step(view, sources, is_full=definition.mode == "full", because=whole_because)
+        to_newest = make_next_step(view, sources, is_full=definition.mode == "full", because=whole_because)
         if to_newest is None:
             return done
         goal = goal or to_newest.new

@@ -65,7 +65,7 @@ class StepExecution:
         self._view, self._definition, self._plans = view, definition, plans
         self._sources, self._step = sources, step
         self._parsed = plans.parse(view.name, definition.query)
-        self._relations = new_relations(spark, self._parsed, sources)
+        self._relations = make_temp_views(spark, self._parsed, sources)
         self._relations.begin(step)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class StepExecution:
         return self._to_view_schema(rows), is_delete
 
 
-def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
+def make_temp_views(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
     """Return temporary views whose names no other refresh uses."""
     keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
     prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"

@@ -196,7 +196,7 @@ class _Adopter:
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
         self._claim(candidate, uuid)
-        if not names.point(storage, self.path, pointer, uuid, world):
+        if not names.put_name_pointer(storage, self.path, pointer, uuid, world):
             return None
         names.create_database(storage, self.path.database, world)  # if it was dropped concurrently
         return candidate
@@ -256,11 +256,11 @@ class _Adopter:
         spec, lake = LakeTableSpec.of(created), self.lake()
         adopted: list[BucketBootstrap] = []
         if created.primary_key:
-            from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_rows
+            from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_snapshot_rows
 
             options = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, candidate)
-            adopted = [stage_rows(storage, world, created, options, bucket, rows) for bucket, rows in buckets]
+            adopted = [stage_snapshot_rows(storage, world, created, options, bucket, rows) for bucket, rows in buckets]
         ends = {**dict.fromkeys(range(created.num_buckets), 0), **{bucket_rows.bucket: 1 for bucket_rows in adopted}}
         snapshot = lake.claim(spec, candidate, ends)
 

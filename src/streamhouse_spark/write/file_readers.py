@@ -40,7 +40,12 @@ from streamhouse_spark.schema.json_values import (
     parse_json,
 )
 from streamhouse_spark.schema.variant import VARIANT, is_variant
-from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_readable, require_sound, sound_batches
+from streamhouse_spark.write.untrusted_arrow import (
+    IpcLimits,
+    require_supported_columns,
+    validate_batches,
+    validate_messages,
+)
 
 _BLANKS: Final = " \t\r\n"
 _SHOWN_CHARS_MAX: Final = 60
@@ -273,7 +278,7 @@ def read_csv(
                 quoted_strings_can_be_null=False,
             ),
         )
-        require_readable(rows.schema)
+        require_supported_columns(rows.schema)
         types.update({field.name: field.type for field in rows.schema if field.name not in columns})
         return _decode_table(rows, columns)
 
@@ -554,7 +559,7 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
                 opened = _open_csv(path, _stream(path, stack, stdin), rules)
             case _:
                 opened = _open_json(_stream(path, stack, stdin), rules)
-        require_readable(opened.schema)
+        require_supported_columns(opened.schema)
         return _with_error_mapping(path, opened)
     except (pa.ArrowException, OSError, UnicodeError, SchemaMismatchError) as error:
         raise _unreadable(path, error) from error
@@ -576,7 +581,7 @@ def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | 
                 return JsonReader(rules.schema, rules.defaults).read(body)
             case _:
                 opened = _open_json(source, rules)
-        require_readable(opened.schema)
+        require_supported_columns(opened.schema)
         return pa.Table.from_batches(list(opened.batches), opened.schema)
     except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow raises OSError for some damaged streams
         raise SchemaMismatchError(
@@ -625,15 +630,15 @@ def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
 
 
 def _open_arrow(source: Any, limits: IpcLimits | None = None) -> RowFile:
-    require_sound(source, limits)
+    validate_messages(source, limits)
     source.seek(0)
     try:
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
         reader = pa.ipc.open_stream(source)
-        return RowFile(reader.schema, None, sound_batches(reader))
-    batches = sound_batches(file.get_batch(i) for i in range(file.num_record_batches))
+        return RowFile(reader.schema, None, validate_batches(reader))
+    batches = validate_batches(file.get_batch(i) for i in range(file.num_record_batches))
     return RowFile(file.schema, None, batches)
 
 

@@ -22,7 +22,7 @@ from streamhouse_spark.schema.column_defaults import evaluate_defaults
 from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable, iter_tables, open_stream
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 
 SCHEMA_CHANGES_MAX = 10
 """Retries of a write after concurrent schema changes."""
@@ -93,7 +93,7 @@ class LogTableWriter:
             self.table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
         )
         if committed.is_first:
-            merge_if_due(self.table, committed.state)
+            compact_if_due(self.table, committed.state)
         return offsets
 
     def stage(self, rows: Any) -> StagedRows:

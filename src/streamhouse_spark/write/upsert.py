@@ -49,7 +49,7 @@ from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
@@ -438,7 +438,7 @@ class PrimaryKeyTable:
         if committed.duplicate_of is not None and require is not None:
             require(committed.state)
         if committed.is_first:
-            merge_if_due(self.table, committed.state)
+            compact_if_due(self.table, committed.state)
         return offsets
 
 

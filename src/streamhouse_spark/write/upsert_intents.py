@@ -85,7 +85,7 @@ class IntentWrite:
         return replace(batch, inserted=keyed_schema.find_inserted_keys(batch, rows, inserted))
 
 
-def prepare(
+def prepare_changes(
     keyed: PrimaryKeyTable, write: IntentWrite, intents: Mapping[int, ReadIntents]
 ) -> tuple[PreparedChanges, ...]:
     """Compute and stage the changes that result from the intents and the current rows. They are durable, not visible.
@@ -124,7 +124,7 @@ def _prepare_changes(
     return None
 
 
-def commit(
+def commit_prepared(
     keyed: PrimaryKeyTable,
     write: IntentWrite,
     intents: Mapping[int, ReadIntents],
@@ -136,8 +136,8 @@ def commit(
 ) -> BucketOffsets:
     """Commit the changes that result from the intents, by the cached schema, in one record.
 
-    ``prepared`` are changes that `prepare` computed from **all** intents of their bucket. While they are valid, the
-    intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
+    ``prepared`` are changes that `prepare_changes` computed from **all** intents of their bucket. While they are valid,
+    the intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
     partitions, and prepared changes are ignored.
     """
     keyed_schema = keyed.keyed_schema()

@@ -456,7 +456,7 @@ LAKE_BUGS = (
     ).found_by(sweeping(sc.CompactPaimon, "crash after", method="delete"), "there is a gap between the snapshots"),
     PlantedBug(
         "Paimon expiry deletes files that are still needed",
-        Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
+        Patch(ReachableFiles, "needed_files", lambda original: original(snapshots=())),
     ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is missing"),
     PlantedBug(
         "Iceberg expiry does not check for new tags", Patch(iceberg_expiry, "require_unchanged_refs", lambda: ())

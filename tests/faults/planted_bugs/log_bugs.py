@@ -564,7 +564,7 @@ LOG_BUGS = (
     ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",
-        Patch(auto_compaction, "merge", merge_without_condemned),
+        Patch(auto_compaction, "merge_runs", merge_without_condemned),
         Patch(append_commit, "STAGED_AGE_MS_MAX", INFINITE_MS),
         BELIEVES_STAGED_OBJECTS,
     ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
@@ -598,7 +598,7 @@ LOG_BUGS = (
         "only the newest version of a transaction is known",
         Patch(commit_log, "find_stored_transaction", known_in_its_newest_version),
     ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),
-    PlantedBug("expired writers are forgotten", Patch(transactions, "with_past", lambda past: past)).found_by(
+    PlantedBug("expired writers are forgotten", Patch(transactions, "with_compacted", lambda past: past)).found_by(
         sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
     ),
     PlantedBug("checkpoints omit expired writers", Patch(transactions, "past_to_bytes", lambda: b"")).found_by(
@@ -738,12 +738,12 @@ LOG_BUGS = (
     ),
     # conditional puts of single slots
     PlantedBug(
-        "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
+        "a slot that exists is taken for another writer's", Patch(Slot, "read_back", look_by_the_error_alone)
     ).found_by(partial(check_all_ways), "a rival before call None: ...PutOutcome.LOST"),
-    PlantedBug("a slot that cannot be read is taken for empty", Patch(Slot, "look", look_without_unreadable)).found_by(
-        partial(check_all_ways), "a rival before call None: ...PutOutcome.NOT_STORED"
-    ),
-    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "look", look_without_unsure)).found_by(
+    PlantedBug(
+        "a slot that cannot be read is taken for empty", Patch(Slot, "read_back", look_without_unreadable)
+    ).found_by(partial(check_all_ways), "a rival before call None: ...PutOutcome.NOT_STORED"),
+    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "read_back", look_without_unsure)).found_by(
         partial(check_all_ways), "not synced... a rival before call None: ...PutOutcome.WON"
     ),
 )

@@ -89,9 +89,9 @@ from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse import warehouse as table_resolution
 from streamhouse_spark.warehouse.creation import make_create_action
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit_prepared
 
 HOT = {"table.datalake.enabled": "false"}
 EU = {"region": "eu"}
@@ -198,7 +198,7 @@ def two_updates_about_each_others_rows() -> None:
 
 
 def two_updates_and_a_compaction() -> None:
-    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), merge_inline)
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), compact_inline_rows)
 
 
 def a_merge_that_inserts_a_key_that_is_there() -> None:
@@ -209,7 +209,7 @@ def a_merge_that_inserts_a_key_that_is_there() -> None:
         return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
 
     with pytest.raises(SchemaMismatchError):
-        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadVersion.of(table.refresh()))
+        commit_prepared(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadVersion.of(table.refresh()))
 
 
 def texts_of_a_length() -> None:
@@ -267,7 +267,7 @@ def a_stream_after_a_compaction() -> None:
     query = Query("d.t$changelog")
     query.run(wh)
     update_delete_and_insert(table)
-    merge_inline(table)
+    compact_inline_rows(table)
     query.run(wh)
     found = [row for row in kinds_of_changes(query.rows) if row[1] != "insert"]
     assert found == [(1, "update_before"), (2, "delete"), (11, "update_after")]
@@ -493,7 +493,7 @@ def refresh_without_following(log: CommitLog) -> CommitLog:
 
 def drop_then_name(storage: Storage, world: Any, path: TablePath, old: CommitLog, new: CommitLog) -> None:
     old.commit(lambda _state, _time_ms: (Drop(),))
-    names.point(storage, path, names.resolve(storage, path), new.table_uuid, world)
+    names.put_name_pointer(storage, path, names.resolve(storage, path), new.table_uuid, world)
 
 
 def require_unwritten_unless_inserted(

@@ -32,7 +32,7 @@ from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_range
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])
@@ -228,7 +228,7 @@ def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(lost)
                 expected = [n for n in expected if n not in lost]
             case "merge":
-                merge_inline(table)
+                compact_inline_rows(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []

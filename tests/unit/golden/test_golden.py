@@ -31,7 +31,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.always
 
@@ -148,7 +148,7 @@ class TestReading:
         table = wh.table("manifested")
         table.append([{"a": 99}])
         assert table.to_arrow().num_rows == 21
-        assert merge_inline(table) == 2
+        assert compact_inline_rows(table) == 2
         assert table.to_arrow()["a"].to_pylist()[-1] == 99
 
     def test_with_the_checkpoint_or_with_the_records(self, golden):
@@ -231,7 +231,7 @@ class TestWriting:
             pointer = names.NamePointer(0, None)
             while (key := f"{path.database}/{path.table}/names/{pointer.number + 1:08d}.json") in FILES:
                 said = header("name", key)
-                assert names.point(store, path, pointer, said["uuid"], Given(said["attempt"]))
+                assert names.put_name_pointer(store, path, pointer, said["uuid"], Given(said["attempt"]))
                 pointer = names.NamePointer(pointer.number + 1, said["uuid"])
         assert {info.key: store.read(info.key) for info in store.list("")} == {
             k: d for k, d in FILES.items() if not k.startswith("tables/")

@@ -199,7 +199,7 @@ def test_metrics_and_overview_count_rows_and_errors(client, warehouse):
 
 def test_the_description_names_every_route(client, warehouse):
     described = client.get("/api/v1/openapi.json").json()["paths"]
-    paths = {route.path for route in rest_api.rows_routes(OpenTables(warehouse), ServerCounters())}
+    paths = {route.path for route in rest_api.rest_routes(OpenTables(warehouse), ServerCounters())}
     assert set(described) == {"/api/v1/overview", *(f"/api/v1{path}" for path in paths)}
 
 

@@ -300,12 +300,12 @@ def test_a_service_notes_rounds_and_maintenance_that_fail_and_that_they_succeed(
     failed = list_failures(table.storage, table.uuid)[0]
     assert (failed.work, failed.error, failed.rows) == ("tiering", "LakeMismatchError", 1)
     assert failed.host == failure_log.host_name()
-    assert not failed.is_over(table.refresh())
+    assert not failed.is_resolved(table.refresh())
     tasks.error = None
     wait_for(lambda: table.refresh().lake is not None, "a round")
     wait_for(lambda: "maintenance" in {f.work for f in list_failures(table.storage, table.uuid)}, "failed upkeep")
     monkeypatch.setattr("streamhouse_spark.service.tiering_service.maintain", maintain)
-    wait_for(lambda: all(f.is_over(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
+    wait_for(lambda: all(f.is_resolved(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
     wait_for(lambda: running.status()[0].maintenance.error is None, "upkeep")
 
 
@@ -329,8 +329,8 @@ def test_a_note_that_cannot_be_written_is_not_in_the_way(service, monkeypatch):
     def broken(*_, **__):
         raise OSError("no note")
 
-    monkeypatch.setattr(failure_log, "note_failure", broken)
-    monkeypatch.setattr(failure_log, "note_success", broken)
+    monkeypatch.setattr(failure_log, "record_failure", broken)
+    monkeypatch.setattr(failure_log, "record_success", broken)
     table.append([{"id": 1}])
     wait_for(lambda: running.status() and running.status()[0].failures >= 2, "two failures")
     assert running.status()[0].error == "LAKE_MISMATCH: the lake is another one"

@@ -161,7 +161,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
     """The undropper has put the pointer and sleeps; somebody creates a table of that name; then it wakes up."""
     wh.drop_table(NAME)
     other = Warehouse("", storage=wh.storage, world=wh.world)
-    point, created = names.point, []
+    point, created = names.put_name_pointer, []
 
     def slow(storage, path, previous, uuid, world, **kwargs):
         done = point(storage, path, previous, uuid, world, **kwargs)
@@ -170,7 +170,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
             other.create_table(NAME, "a INT").append([{"a": 1}])
         return done
 
-    monkeypatch.setattr(names, "point", slow)
+    monkeypatch.setattr(names, "put_name_pointer", slow)
     with pytest.raises(TableExistsError, match="cannot be restored"):
         wh.undrop_table(NAME)
     assert created

@@ -93,7 +93,7 @@ class _Stream:
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the start ``offset`` of a new query, and its columns as ``begun``.
 
-    Raises the errors of `require_followable` and `resolve_stream_target`.
+    Raises the errors of `require_real_time_options` and `resolve_stream_target`.
     """
     snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
@@ -161,7 +161,7 @@ def _open_stream(connection: Connection, args: Mapping[str, Any], snapshot: Quer
     table = connection.table(str(name.path))
     state = table.state
     require_loaded_table(table.name, table.uuid, snapshot.uuid)
-    require_followable(snapshot.name, options)
+    require_real_time_options(snapshot.name, options)
     log = log_folder(table, snapshot.name, args["native_schemes"], args["hadoop_version"])
     return _Stream(snapshot.name, name.suffix, table, state, options, log)
 
@@ -207,7 +207,7 @@ class InitialBacklog:
     """Whether the splits contain all existing rows, so that the reader can follow the log after them."""
 
 
-def require_followable(name: str, options: StreamReadOptions) -> None:
+def require_real_time_options(name: str, options: StreamReadOptions) -> None:
     """Raise `InvalidOptionError` for an option that real-time mode does not support."""
     if options.adds_new_columns:
         raise InvalidOptionError(

@@ -245,7 +245,7 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         metadata,
         request.options.fail_on_data_loss,
         request.filters,
-        sources.common(table),
+        sources.plan_without_tasks(table),
         tuple(tuple(split.piece for split in group) for _, group in groups.hot),
     )
     locations = [file.location for file in sources.lake.files] if sources.lake is not None else []

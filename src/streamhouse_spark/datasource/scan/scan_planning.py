@@ -14,7 +14,7 @@ from streamhouse_spark.datasource.read.changelog import plan_changelog
 from streamhouse_spark.datasource.read.read_target import batch_ranges, reads_range, require_complete_offsets
 from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.log.history import require_kept
+from streamhouse_spark.log.history import require_retained_segments
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read import scan_tasks
@@ -115,7 +115,7 @@ def _snapshot_sources(request: SparkScanRequest, snapshot: ReadSnapshot) -> Scan
 def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
     """Return the sources after checking that no segment of their tasks was deleted since the snapshot's commit."""
     segments = [segment for split in _log_splits(sources) for segment in split.segments]
-    require_kept(request.table.log, sources.state, segments)
+    require_retained_segments(request.table.log, sources.state, segments)
     return sources
 
 

@@ -28,7 +28,7 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.read.read_target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
 from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, count_files_within, limit_ends
-from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
+from streamhouse_spark.datasource.stream.bootstrap import find_bootstrap_files, initial_offset, needs_bootstrap
 from streamhouse_spark.datasource.stream.stream_offset import (
     StreamOffset,
     StreamOffsetValidator,
@@ -171,7 +171,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _first_end(self, table: TableHandle, state: TableState, ends: Mapping[int, int]) -> dict[str, Any]:
         """Return the end of a batch if Spark does not pass its start."""
         begin = self._initial
-        if begin is None and begins_with_rows(state, self._options):
+        if begin is None and needs_bootstrap(state, self._options):
             begin = self._initial_position(table, state)  # Spark requests the first end before the start
         truncation, history = last_truncation(state), state.anchors.rows
         if begin is None:
@@ -467,7 +467,7 @@ class PollThrottle:
         raises it.
         """
         try:
-            state = self._poller.look(self.state, self.table.refresh)
+            state = self._poller.poll(self.state, self.table.refresh)
         except StreamhouseError:
             return False
         self._polled_ms = self._clock.boot_ms()

@@ -26,7 +26,7 @@ from streamhouse_spark.datasource.write.frame_schema import (
 from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
 from streamhouse_spark.datasource.write.sink_transactions import (
     QUERY_ID_PROPERTY,
-    is_first_under_reused_name,
+    is_first_batch_of_recreated_table,
     missing_identity_error,
     query_transaction,
 )
@@ -166,7 +166,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
             if staged is None:
                 return
             raise missing_identity_error(self._plan.table)
-        is_recorded = is_first_under_reused_name(table, transaction) or self._options.app_id is not None
+        is_recorded = is_first_batch_of_recreated_table(table, transaction) or self._options.app_id is not None
         if staged is None and is_recorded:
             staged = _stage_no_rows(self._plan)
         if staged is None:

@@ -65,7 +65,13 @@ from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, ReadIntents, commit, prepare
+from streamhouse_spark.write.upsert_intents import (
+    BucketIntents,
+    IntentWrite,
+    ReadIntents,
+    commit_prepared,
+    prepare_changes,
+)
 
 _UPSERT: Final = int(ChangeType.INSERT)
 _UPDATE: Final = int(ChangeType.UPDATE_AFTER)
@@ -194,7 +200,7 @@ class KeyedStagingPlan:
         if staged is None or not self.is_clustered or self.replaced is not None:
             return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
-        prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
+        prepared = prepare_changes(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
@@ -309,11 +315,11 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and must_check_stored(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    intents, prepared = plan.intents(table, segments), complete_preparations(messages)
+    intents, prepared = plan.intents(table, segments), select_complete_changes(messages)
     for attempt in range(1, _COMMIT_TRIES_MAX + 1):
         state = table.refresh()
         try:
-            offsets = commit(
+            offsets = commit_prepared(
                 table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose
             )
             break
@@ -326,7 +332,7 @@ def commit_intents(
     return offsets
 
 
-def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
+def select_complete_changes(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
     """Return the prepared changes of the buckets whose rows were all in one task."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})

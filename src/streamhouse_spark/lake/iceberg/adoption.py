@@ -33,8 +33,8 @@ from streamhouse_spark.lake.iceberg.schema import (
     describe_spec,
     iceberg_type,
     lake_schema,
-    plain_type,
     to_own_field,
+    type_without_ids,
 )
 from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -206,9 +206,10 @@ def _find_column_problems(schema: Schema) -> list[str]:
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
         actual, expected = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
-        if plain_type(actual) != plain_type(expected):
+        if type_without_ids(actual) != type_without_ids(expected):
             problems.append(
-                f"column '{column.name}' is {plain_type(actual)}, expected {plain_type(expected)} of new rows"
+                f"column '{column.name}' is {type_without_ids(actual)}, expected {type_without_ids(expected)} of new "
+                "rows"
             )
     return problems
 

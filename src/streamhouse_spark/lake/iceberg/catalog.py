@@ -51,10 +51,10 @@ from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,
     LatestVersion,
+    find_latest_version,
+    find_low_watermark,
     floor_key,
     floors_prefix,
-    newest_floor,
-    newest_version,
     parse_version_hint,
     put_hint,
     repair_hint,
@@ -183,7 +183,7 @@ class FileCatalog(MetastoreCatalog):
         """Create a table. Raises `TableAlreadyExistsError`, also if the location has files of a dropped table."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        if newest_floor(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
+        if find_low_watermark(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
             raise TableAlreadyExistsError(
                 f"cannot create an Iceberg table at {self._storage.url}/{key}: the location holds a table, or metadata "
                 "of a dropped one"
@@ -357,7 +357,7 @@ class FileCatalog(MetastoreCatalog):
 
     def _newest(self, key: str, *, from_number: int | None = None) -> _MetadataVersion:
         """Return the latest version, even if the hint is wrong. Raises `NoSuchTableError`."""
-        latest = newest_version(self._storage, self._world, key, from_number=from_number)
+        latest = find_latest_version(self._storage, self._world, key, from_number=from_number)
         if latest is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
         if latest.has_stale_hint:
@@ -385,7 +385,7 @@ class FileCatalog(MetastoreCatalog):
             return None
         _parsed_metadata.put(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
-        if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
+        if waited_ms > FLOOR_CHECK_AFTER_MS and find_low_watermark(self._storage, key) >= number:
             return None  # the slot was empty only because its version had been deleted, so the new version is void
         with suppress(StorageError):
             put_hint(self._storage, key, number)

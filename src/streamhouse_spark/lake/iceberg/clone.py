@@ -39,7 +39,7 @@ SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
 _PLACES = ("write.data.path", "write.metadata.path")
 
 
-def require_files(binding: IcebergTableBinding) -> None:
+def require_file_catalog(binding: IcebergTableBinding) -> None:
     """Raise `InvalidOptionError` for a lake in an external catalog."""
     if not binding.uses_files:
         raise InvalidOptionError(
@@ -53,7 +53,7 @@ def clone(binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id
 
     Raises `SnapshotExpiredError`, `LakeMismatchError` if its location is taken, `CommitStateUnknownError`.
     """
-    require_files(binding)
+    require_file_catalog(binding)
     table, catalog = binding.require(), target.catalog
     binding.require_owner(table.metadata)
     assert isinstance(catalog, FileCatalog)
@@ -111,7 +111,7 @@ def _migrate_column_map(text: str, binding: IcebergTableBinding, target: Iceberg
     if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
     schema = binding.spec.schemas.get(mapping.schema_id)
-    if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
+    if schema is None or schema.storage_columns != target.spec.schema.storage_columns:
         return text
     return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 

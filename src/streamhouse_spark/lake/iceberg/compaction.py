@@ -22,9 +22,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offsets_of_files
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import prefetch_files, read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file
 from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
@@ -60,7 +60,7 @@ from streamhouse_spark.lake.parquet.compaction import (
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
 from streamhouse_spark.lake.parquet.merge_on_read import KeyMergedFiles
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_deleted_positions, read_file_offsets
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
@@ -104,18 +104,18 @@ class RewriteTask(JsonSerializable):
 
 def compact(binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
     """Compact a log table. See `LakeTable.compact`."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         groups = plan_compaction(binding, table, planned, purge=purge)
         if not dry_run:
             groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
     return rewrite(binding, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+def load_current_table(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
         binding.migrate_columns()
@@ -124,7 +124,7 @@ def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table,
     if table is None or snapshot is None:
         return None
     binding.require_owner(table.metadata)
-    expect(table.io, [(snapshot.manifest_list, 0)])
+    prefetch_files(table.io, [(snapshot.manifest_list, 0)])
     return table, snapshot
 
 
@@ -191,7 +191,7 @@ def plan_compaction(
     ]
 
     sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
-    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
+    footers = partial(read_offsets_of_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
 
@@ -199,8 +199,8 @@ def plan_compaction(
 def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
     """Return the data files of a snapshot with their position deletes, or None if it has other kinds of deletes."""
     if not _delete_manifests(snapshot, table):
-        manifests = manifests_of(table.io, snapshot)
-        expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+        manifests = read_snapshot_manifests(table.io, snapshot)
+        prefetch_files(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
         return [FileWithDeletes(e.data_file, ()) for m in manifests for e in m.fetch_manifest_entry(table.io)]
     try:
         tasks = plan_tasks(table, snapshot)
@@ -243,7 +243,7 @@ def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
 
 def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
     """Return the paths of the manifests with live delete files."""
-    deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
+    deletes = (m for m in read_snapshot_manifests(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
@@ -259,7 +259,7 @@ def cluster(
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
@@ -267,7 +267,7 @@ def cluster(
 
     def make_group(stored: Sequence[StoredFile]) -> CompactGroup | None:
         sizes = {file.location: file.size_bytes for file in stored}
-        footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+        footers = read_offsets_of_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
         own = [file for file in footers if file is not None]
         if len(own) < len(stored):
             return None
@@ -277,7 +277,7 @@ def cluster(
         stored_files = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
         return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         files_with_deletes = find_files_with_deletes(table, planned)
         if files_with_deletes is None:
             raise LakeMismatchError(
@@ -300,8 +300,8 @@ def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> Manifes
     if table is None or snapshot is None:
         return ManifestReport()
     binding.require_owner(table.metadata)
-    with lake_metadata(table.location()):
-        manifests = manifests_of(table.io, snapshot)
+    with translate_metadata_errors(table.location()):
+        manifests = read_snapshot_manifests(table.io, snapshot)
     groups = group_manifests(m for m in manifests if m.has_added_files() or m.has_existing_files())
     removed, added = sum(len(g) for g in groups if len(g) > 1), sum(len(g) > 1 for g in groups)
     if dry_run or not removed:
@@ -347,7 +347,7 @@ def select_files_to_purge(
         if not file.deletes or file.deleted_share_max <= share_min:
             continue
         stored = file.stored()
-        own = read_offset_file(files, stored.location, writers)
+        own = read_file_offsets(files, stored.location, writers)
         if own is None:
             continue
         live, num_deleted = exclude_deleted(files, own, stored)
@@ -441,7 +441,7 @@ def compact_keyed(
     binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
     """Compact a primary-key table. See `LakeTable.compact`."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, snapshot = current
@@ -518,8 +518,8 @@ def _list_ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[st
     """Return the data files with the sequence number of their commit, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()
-    with lake_metadata(table.location()):
-        for manifest in manifests_of(table.io, snapshot):
+    with translate_metadata_errors(table.location()):
+        for manifest in read_snapshot_manifests(table.io, snapshot):
             entries = manifest.fetch_manifest_entry(table.io)
             if manifest.content == ManifestContent.DATA:
                 ages.update((e.data_file.file_path, e.sequence_number or 0) for e in entries)

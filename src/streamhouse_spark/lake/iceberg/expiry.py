@@ -40,10 +40,10 @@ from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.file_io import (
     StorageFileIO,
-    expect,
-    lake_metadata,
-    manifests_of,
+    prefetch_files,
+    read_snapshot_manifests,
     translate_commit_errors,
+    translate_metadata_errors,
 )
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, SnapshotUpdate, commit_snapshot
@@ -152,15 +152,15 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     def locations(manifest: ManifestFile) -> list[str]:
         return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
 
-    with lake_metadata(table.location()):
-        expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
+    with translate_metadata_errors(table.location()):
+        prefetch_files(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
         for snapshot, manifests_of_snapshot in zip(
-            snapshots, parallel_map(lambda s: manifests_of(table.io, s), snapshots), strict=True
+            snapshots, parallel_map(lambda s: read_snapshot_manifests(table.io, s), snapshots), strict=True
         ):
             needed[snapshot.manifest_list] = None
             manifests.update((manifest.manifest_path, manifest) for manifest in manifests_of_snapshot)
         needed.update(dict.fromkeys(manifests))
-        expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
+        prefetch_files(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
         for locations_of_manifest in parallel_map(locations, list(manifests.values())):
             needed.update(dict.fromkeys(locations_of_manifest))
     return needed

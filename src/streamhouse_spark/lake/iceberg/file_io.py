@@ -38,7 +38,7 @@ from streamhouse_spark.errors import CommitStateUnknownError, ObjectNotFoundErro
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
-from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
+from streamhouse_spark.lake.metadata_errors import translate_damage_errors, translate_missing_file_errors
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
@@ -198,13 +198,13 @@ def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
 DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
-def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
+def prefetch_files(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
     """Prefetch metadata files, by location and size, that will be read."""
     if isinstance(io, StorageFileIO):
         io.expect(files)
 
 
-def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+def read_snapshot_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list.
 
     pyiceberg's own method uses a cache by path, which a commit must not depend on. Raises `CorruptDataError`, and
@@ -215,14 +215,14 @@ def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
 
 
 @contextmanager
-def lake_metadata(location: str) -> Iterator[None]:
+def translate_metadata_errors(location: str) -> Iterator[None]:
     """Run reads of manifests, and translate pyiceberg's errors on damaged or missing files."""
-    with expiry_while_read(location), _damage_while_read(location):
+    with translate_missing_file_errors(location), _damage_while_read(location):
         yield
 
 
 def _damage_while_read(location: str) -> AbstractContextManager[None]:
-    return damage_while_read(location, _DAMAGE, _location, "a manifest")
+    return translate_damage_errors(location, _DAMAGE, _location, "a manifest")
 
 
 def _location(value: object) -> str | None:

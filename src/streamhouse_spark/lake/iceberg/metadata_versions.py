@@ -51,7 +51,9 @@ _known_versions: LruCache[tuple[str, str], _CachedVersion] = LruCache(1024)
 """The latest version that this process has read, by table."""
 
 
-def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
+def find_latest_version(
+    storage: Storage, world: World, key: str, *, from_number: int | None = None
+) -> LatestVersion | None:
     """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
     ``from_number`` is a known version. With it, the hint is not read.
@@ -68,7 +70,7 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
     while True:
-        number_and_data, floor = _find_version_and_floor(storage, world, key, start)
+        number_and_data, floor = _find_version_and_watermark(storage, world, key, start)
         if floor == DROPPED or (number_and_data is None and start == max(floor, 1)):
             return None
         if number_and_data is not None and floor <= number_and_data[0]:
@@ -118,12 +120,12 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
         _note_version(storage, key, _CachedVersion(number, is_hinted=True))
 
 
-def newest_floor(storage: Storage, key: str) -> int:
+def find_low_watermark(storage: Storage, key: str) -> int:
     """Return the low watermark, below which all versions are void, or 0."""
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
-def _find_version_and_floor(
+def _find_version_and_watermark(
     storage: Storage, world: World, key: str, start: int
 ) -> tuple[tuple[int, bytes] | None, int]:
     """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the low watermark.
@@ -133,14 +135,14 @@ def _find_version_and_floor(
     """
     prefetch = Prefetch(storage)
     if not prefetch.is_useful:
-        return _find_newest_from(prefetch, key, start), newest_floor(storage, key)
+        return _find_newest_from(prefetch, key, start), find_low_watermark(storage, key)
 
     started_ms = world.clock.boot_ms()
     first = [version_key(key, start + step) for step in range(2)]
-    floor, _ = call_both(storage, partial(newest_floor, storage, key), partial(prefetch.expect, first))
+    floor, _ = call_both(storage, partial(find_low_watermark, storage, key), partial(prefetch.expect, first))
     latest = _find_newest_from(prefetch, key, _skip_to_hint(prefetch, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
-        floor = newest_floor(storage, key)
+        floor = find_low_watermark(storage, key)
     return latest, floor
 
 

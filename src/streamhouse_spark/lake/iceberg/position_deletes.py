@@ -109,7 +109,7 @@ def write_deletes(
     )
 
 
-def has_own_name(location: str) -> bool:
+def is_own_delete_file(location: str) -> bool:
     """Return whether `write_deletes` gives such a name to a position delete file."""
     return _NAME.search(location) is not None
 
@@ -134,7 +134,7 @@ class KeyIndexProbe:
     values: pa.Array
 
 
-def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
+def choose_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
     """Return the most selective column of these keys, or None if no column helps.
 
     Excludes floating-point columns, because zeros of both signs, and all NaNs, are equal keys but different values.
@@ -241,10 +241,10 @@ def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int])
     )
 
 
-def row_deletes_of(delete: DataFile) -> str | None:
+def find_data_file_of_deletes(delete: DataFile) -> str | None:
     """Return the data file of a position delete file of the package, or None for another engine's file."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
-    return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
+    return location if is_own_delete_file(delete.file_path) and is_only_of(delete, location) else None
 
 
 class KeyFileFilter:
@@ -277,7 +277,9 @@ class KeyFileFilter:
 
     def probe(self) -> KeyIndexProbe | None:
         """Return the most selective column of the collected keys, or None."""
-        return best_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
+        return (
+            choose_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
+        )
 
     def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which must be the collected ones."""

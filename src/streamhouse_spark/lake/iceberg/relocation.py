@@ -26,10 +26,10 @@ from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.expiry import list_files
 from streamhouse_spark.lake.iceberg.file_io import (
     PathRebase,
-    lake_metadata,
     rewrite_metadata_paths,
     rewrite_record_paths,
     translate_commit_errors,
+    translate_metadata_errors,
 )
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -59,7 +59,7 @@ class IcebergRelocation:
         self._relocate(look)
         return roots[0] if roots else None
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         """Return the keys of all files that snapshots need. Raises `SnapshotExpiredError` if metadata is missing."""
         table = self._binding.find()
         if table is None:
@@ -123,7 +123,7 @@ class _MetadataFiles:
         self.num_written = 0
 
     def rewrite(self) -> TableMetadata:
-        with lake_metadata(self._metadata.location):
+        with translate_metadata_errors(self._metadata.location):
             snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
         moved = rewrite_metadata_paths(self._metadata, self._move)
         return moved.model_copy(update={"snapshots": snapshots, "metadata_log": []})

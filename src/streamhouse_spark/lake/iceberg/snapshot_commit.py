@@ -53,7 +53,12 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of, translate_catalog_errors
+from streamhouse_spark.lake.iceberg.file_io import (
+    StorageFileIO,
+    prefetch_files,
+    read_snapshot_manifests,
+    translate_catalog_errors,
+)
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_commit, own_offsets
@@ -161,7 +166,7 @@ class SnapshotBuilder:
 
     def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return the new snapshot's manifests, and the removed files."""
-        parents = manifests_of(self._table.io, self._parent) if self._parent else []
+        parents = read_snapshot_manifests(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
             emptied, removed = self._delete_all(parents)
@@ -290,7 +295,7 @@ class SnapshotBuilder:
         return self._write_manifest(content, manifests[0].partition_spec_id, entries)
 
     def _expect(self, manifests: Iterable[ManifestFile]) -> None:
-        expect(self._table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+        prefetch_files(self._table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
 
     def _write_manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
         location = self._location(f"{self._name}-m{self._num_manifests}.avro")

@@ -166,10 +166,10 @@ class IcebergLake(LakeTable, SupportsFileRewrite):
     # -- clones ---------------------------------------------------------------------------------------------------
 
     def require_clonable(self) -> None:
-        from streamhouse_spark.lake.iceberg.clone import require_files
+        from streamhouse_spark.lake.iceberg.clone import require_file_catalog
 
         self.binding.require_home("cloning the lake table")
-        require_files(self.binding)
+        require_file_catalog(self.binding)
 
     def clone(self, state: TableState, snapshot_id: int) -> None:
         from streamhouse_spark.lake.iceberg.clone import clone

@@ -14,8 +14,8 @@ from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMappin
 from streamhouse_spark.lake.file_access import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
+    find_latest_version,
     floor_key,
-    newest_version,
     parse_version_hint,
     version_key,
 )
@@ -154,7 +154,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
-        from streamhouse_spark.lake.iceberg.file_io import manifests_of, translate_commit_errors
+        from streamhouse_spark.lake.iceberg.file_io import read_snapshot_manifests, translate_commit_errors
 
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
@@ -162,7 +162,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         if owner is not None:
             raise self._external_table_error(table.location(), owner)
         head = table.metadata.current_snapshot()
-        manifests = manifests_of(table.io, head) if head is not None else []
+        manifests = read_snapshot_manifests(table.io, head) if head is not None else []
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
             raise LakeMismatchError(
                 f"the Iceberg table at {table.location()} has rows that {self.spec.path} does not have; "
@@ -260,7 +260,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         """Return the snapshots of the latest state, or None if the table is absent. Raises the errors of `load`."""
         key = self._key
         if key is not None:
-            version = newest_version(self.storage, self.world, key)
+            version = find_latest_version(self.storage, self.world, key)
             if version is None:
                 return None
             snapshots = read_snapshots(version.data)
@@ -273,7 +273,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def validators(self) -> LakeValidators | None:
         """Return the objects whose changes reveal the next change, or None without such objects or a lake table."""
         key = self._key
-        version = None if key is None else newest_version(self.storage, self.world, key)
+        version = None if key is None else find_latest_version(self.storage, self.world, key)
         if key is None or version is None:
             return None
         absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
@@ -282,7 +282,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def newest_file(self) -> tuple[str, bytes, str] | None:
         """Return key and bytes of the latest version, and the key of the next version. None without a lake table."""
         key = self._key
-        version = None if key is None else newest_version(self.storage, self.world, key)
+        version = None if key is None else find_latest_version(self.storage, self.world, key)
         if key is None or version is None:
             return None
         return version_key(key, version.number), version.data, version_key(key, version.number + 1)
@@ -295,7 +295,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         key = self._key
         if key is None:
             return f"table {'.'.join(self.identifier)} of the Iceberg catalog" if self.find() is None else None
-        version = newest_version(self.storage, self.world, key)
+        version = find_latest_version(self.storage, self.world, key)
         hint = parse_version_hint(self.storage, key) or 1
         if version is None:
             return f"lake file {version_key(key, hint)}"

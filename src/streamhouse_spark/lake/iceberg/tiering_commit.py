@@ -15,7 +15,7 @@ from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
 from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, same_offsets
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, has_same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 
@@ -59,8 +59,8 @@ def commit_round(
     binding: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round. See `LakeTable.commit`."""
-    is_truncated = not same_offsets(expected.starts, new.starts)
-    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+    is_truncated = not has_same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and has_same_offsets(expected.ends, new.ends):
         return None
     is_keyed = bool(binding.spec.primary_key)
     if not is_keyed:

@@ -42,7 +42,7 @@ from streamhouse_spark.lake.paimon.schema import (
 from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot
+from streamhouse_spark.lake.paimon.tiering_commit import make_snapshot_durable
 from streamhouse_spark.lake.parquet.merge_on_read import SequenceMergedFiles
 from streamhouse_spark.lake.parquet.reader import read_split
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
@@ -157,7 +157,7 @@ class PaimonAdoption(LakeAdoption):
             return SnapshotUpdate(is_compaction=table.snapshot is not None, properties=properties)
 
         snapshot = commit_snapshot(binding, validated)
-        seal_snapshot(binding, snapshot)
+        make_snapshot_durable(binding, snapshot)
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:

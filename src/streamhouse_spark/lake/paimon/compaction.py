@@ -21,7 +21,7 @@ from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offsets_of_files
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
@@ -41,7 +41,7 @@ from streamhouse_spark.lake.paimon.tiering_commit import (
     carry_offsets,
     describe_snapshot,
     offsets_at,
-    require_shape,
+    require_committable,
     write_context,
 )
 from streamhouse_spark.lake.parquet.compaction import (
@@ -95,7 +95,7 @@ class RewriteTask(JsonSerializable):
         return RewrittenGroup(tuple(files_written), group.num_rows)
 
 
-def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
+def load_current_table(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
         binding.migrate_columns()
@@ -113,7 +113,7 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
     repeats the offsets. Every attempt validates that all removed files are live, and that neither schema nor deletes
     changed.
     """
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
         return CompactReport()
     table, planned = current
@@ -128,7 +128,7 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
         for location, entry in entries.items()
     ]
     sizes = {file.location: file.size_bytes for file in stored}
-    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
+    footers = partial(read_offsets_of_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
         groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
@@ -144,7 +144,7 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
 
     def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
-        require_shape(binding, table, spec)
+        require_committable(binding, table, spec)
         require_present(binding.files_at, added)
         if table.snapshot is None or table.snapshot.index_manifest is not None:
             raise CommitConflictError(
@@ -261,7 +261,7 @@ def compact_keyed(
 
     def validated(newest: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(newest)
-        require_shape(binding, newest, resolver.file_spec)
+        require_committable(binding, newest, resolver.file_spec)
         _require_untouched(newest.location, live_entries(binding, newest), removed, limits)
         require_present(binding.files_at, added)
         return SnapshotUpdate(

@@ -36,7 +36,7 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, StorageFileIO, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshot_commit import (
     NOT_BEFORE_PROPERTY,
@@ -68,7 +68,9 @@ def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence
     return snapshots[::-1]
 
 
-def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def find_snapshots_before_gap(
+    binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None
+) -> list[Snapshot]:
     """Return snapshots before a gap, which a delayed writer stored after their numbers expired. They do not count."""
     below = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, below) if s is not None]
@@ -107,7 +109,7 @@ class ReachableFiles:
         self._reader = _CachingReader(table, StorageFileIO(binding.files))
         self._locations: dict[FileKey, list[str]] = {}
 
-    def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
+    def needed_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Return the needed files. Raises `CorruptDataError`, or `CommitConflictError` for a snapshot expired since."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
@@ -196,7 +198,7 @@ class _CachingReader(MetadataReader):
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         if snapshot.changelog_manifest_list is None:
             return ()
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             manifests: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
         return manifests
 
@@ -208,7 +210,7 @@ class _CachingReader(MetadataReader):
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             entries: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
         return entries
 
@@ -234,19 +236,22 @@ def expire(
     listed, consumers = call_both(binding.storage, binding.snapshots.ids, partial(next_consumer_snapshots, binding))
     snapshots = list_history(binding, newest, listed)
     cut = max(_first_retained(binding, snapshots, rule, [*consumers, *tagged]) for rule in rules)
-    expired = [*find_strays(binding, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    expired = [
+        *find_snapshots_before_gap(binding, snapshots[0], listed),
+        *(snapshot for snapshot in snapshots if snapshot.id < cut),
+    ]
     if not expired:
         return ExpireReport()
     retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(binding, table)
     candidates = reach.files_of_dropped(expired)
     if not dry_run:
-        reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])  # detects damage before any deletion
+        reach.needed_files([*retained, *list_tag_and_branch_snapshots(binding)])  # detects damage before any deletion
         if claim is not None:
             claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
         binding.snapshots.expire([snapshot.id for snapshot in expired], cut)
     # Tags that were created from these snapshots until now count. No reader can find the snapshots any more.
-    unneeded = candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])
+    unneeded = candidates - reach.needed_files([*retained, *list_tag_and_branch_snapshots(binding)])
     inside = filter(binding.files.holds, unneeded)  # files outside the warehouse belong to other engines
     files = sorted(inside, key=lambda file: (*_depth(binding, file), file))
     if not dry_run:
@@ -343,7 +348,7 @@ def _referenced_paths(binding: PaimonTableBinding, table: PaimonTable) -> set[st
     named, (history, strays) = call_both(
         binding.storage, partial(list_tag_and_branch_snapshots, binding), partial(_list_history, binding, table)
     )
-    needed = reach.needed([*named, *history]) | reach.files_of_dropped(strays)
+    needed = reach.needed_files([*named, *history]) | reach.files_of_dropped(strays)
     return {binding.files.key_of(location) for location in needed if binding.files.holds(location)}
 
 
@@ -353,7 +358,7 @@ def _list_history(binding: PaimonTableBinding, table: PaimonTable) -> tuple[list
         return [], []
     listed = binding.snapshots.ids()
     snapshots = list_history(binding, table.snapshot, listed)
-    return snapshots, find_strays(binding, snapshots[0], listed)
+    return snapshots, find_snapshots_before_gap(binding, snapshots[0], listed)
 
 
 def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:

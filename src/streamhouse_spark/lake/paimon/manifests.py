@@ -26,7 +26,7 @@ from streamhouse_spark.expressions.predicates import (
     to_comparable,
     to_plan_value,
 )
-from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -117,7 +117,7 @@ class MetadataReader:
         if snapshot is None:
             return []
         lists = self.expect_lists(snapshot)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             reader = ManifestListManager(self._store)
             manifests: list[ManifestFileMeta] = []
             for name, size_bytes in lists:
@@ -170,7 +170,7 @@ class MetadataReader:
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             reader, chosen = ManifestFileManager(self._store), self._chosen
             entries: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
         return entries

@@ -11,7 +11,7 @@ from pypaimon.table.system import system_table_loader
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.metadata_tables import convert_for_spark
 from streamhouse_spark.lake.paimon.expiry import next_consumer_snapshots
-from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
@@ -22,7 +22,7 @@ REWRITTEN = "reads continue without it, and the next round rewrites it"
 
 def metadata_table(binding: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
     """Return the metadata table with this name, with types that Spark supports."""
-    with paimon_metadata(table.location):
+    with translate_metadata_errors(table.location):
         builder = system_table_loader.load(name, table.store(StorageFileIO(binding.files))).new_read_builder()
         return convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 

@@ -47,11 +47,11 @@ class PaimonRelocation:
                     return root
         return None
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         table = self._binding.find()
         if table is None or table.snapshot is None:
             return set()
-        locations = ReachableFiles(self._binding, table).needed(
+        locations = ReachableFiles(self._binding, table).needed_files(
             [*list_history(self._binding, table.snapshot), *list_tag_and_branch_snapshots(self._binding)]
         )
         return {self._binding.files.key_of(location) for location in locations if self._binding.files.holds(location)}

@@ -23,7 +23,7 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import read_offset_files
+from streamhouse_spark.lake.file_access import read_offsets_of_files
 from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
@@ -110,7 +110,7 @@ def _find_touched_files(
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
-    footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+    footers = read_offsets_of_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
     remaining = dict(rows)
     touched: list[FileRewrite] = []
     for split, own in zip(candidates, footers, strict=True):

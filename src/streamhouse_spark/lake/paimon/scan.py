@@ -15,7 +15,7 @@ from pypaimon.table.row.internal_row import InternalRow
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, to_plan_value
 from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import MetadataReader, PartitionFilter
 from streamhouse_spark.lake.paimon.merge_tree import (
     KIND,
@@ -112,7 +112,7 @@ def scan_files(
             is_single = len(part) == 1 and is_raw(part[0])
             yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
-    with paimon_metadata(table.location):
+    with translate_metadata_errors(table.location):
         return tuple(file for file in files() if file_may_match(file, projection.schema, node))
 
 

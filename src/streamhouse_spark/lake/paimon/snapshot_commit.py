@@ -27,7 +27,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.lake.metadata_cache import cache_metadata
-from streamhouse_spark.lake.paimon.file_io import StorageFileIO, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
@@ -160,7 +160,7 @@ class _SnapshotBuilder:
     def build(self) -> tuple[Snapshot, dict[str, bytes]]:
         """Return the snapshot, and location → bytes of the files to store before it."""
         parent = self._table.snapshot
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             changes = [*self._removed_entries(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merge_manifests(self._reader.manifests(parent)))

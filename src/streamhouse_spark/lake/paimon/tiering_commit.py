@@ -36,7 +36,7 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, make_lake_snapshot, parse_offsets
-from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, has_same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
@@ -72,8 +72,8 @@ def commit_round(
     binding: PaimonTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round. See `LakeTable.commit`."""
-    is_truncated = not same_offsets(expected.starts, new.starts)
-    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+    is_truncated = not has_same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and has_same_offsets(expected.ends, new.ends):
         return None
     if not binding.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
@@ -86,7 +86,7 @@ def commit_round(
 
     def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
-        require_shape(binding, table, file_spec)
+        require_committable(binding, table, file_spec)
         offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         require_offsets(table.location, offsets, expected)
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
@@ -159,7 +159,7 @@ def describe_past_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> L
         return make_lake_snapshot(snapshot.id, snapshot.time_millis, None)
 
 
-def require_shape(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
+def require_committable(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
     """Require that the table still has the schema of the files, and that orphan removal cannot have deleted the files.
 
     Raises `CommitConflictError`.
@@ -198,7 +198,7 @@ def _is_stored(binding: PaimonTableBinding, snapshot: Snapshot) -> bool:
     return stored is not None and commit_of(stored) == commit_of(snapshot)
 
 
-def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
+def make_snapshot_durable(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
     """Make a snapshot durable by committing an empty one after it. Returns it, or ``snapshot`` if it is durable.
 
     Raises `CommitConflictError` if ``snapshot`` was replaced.
@@ -250,7 +250,7 @@ def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> L
         raise _replaced_error(binding.location, snapshot.id)
     if successor is not None or _find_durable_with_rows_of(binding, stored, snapshot) is not None:
         return snapshot
-    return describe_snapshot(binding, seal_snapshot(binding, stored))
+    return describe_snapshot(binding, make_snapshot_durable(binding, stored))
 
 
 def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
@@ -282,9 +282,9 @@ def _find_durable_with_rows_of(
 ) -> LakeSnapshot | None:
     """Return the durable snapshot before ``stored`` with the rows and deletes of ``snapshot``, or None."""
     below = _find_predecessor(binding, stored)
-    if below is None or not same_offsets(below.offsets, snapshot.offsets):
+    if below is None or not has_same_offsets(below.offsets, snapshot.offsets):
         return None
-    is_same = same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
+    is_same = has_same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
     return below if is_same else None
 
 

@@ -101,7 +101,7 @@ def write_rows(
         return writer.close()
 
 
-def write_lanes(
+def write_clustered_files(
     output: FileOutput,
     bucket: int,
     offsets: OffsetRange,

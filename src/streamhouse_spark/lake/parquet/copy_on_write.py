@@ -21,7 +21,7 @@ from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
     FileWithOffsets,
     deleted_rows_within,
-    read_offset_file,
+    read_file_offsets,
     read_split,
 )
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
@@ -218,7 +218,7 @@ def _find_first_retained(
         return num_rows, None
     if not below:
         return 0, None
-    file_offsets = read_offset_file(files_at(location), location, writers)
+    file_offsets = read_file_offsets(files_at(location), location, writers)
     if file_offsets is None:
         return num_rows, None
     return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets

@@ -18,7 +18,7 @@ import pyarrow as pa
 from streamhouse_spark.core.warehouse_layout import canonical_location, canonical_root, find_same_parent_directory
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
-from streamhouse_spark.storage.prefetch import stretches
+from streamhouse_spark.storage.prefetch import merge_ranges
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -116,7 +116,7 @@ class RangeReader(io.RawIOBase):
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Prefetch byte ranges concurrently, and hold them until the next call."""
-        stretches_to_read = stretches(ranges)
+        stretches_to_read = merge_ranges(ranges)
         contents = self._storage.read_ranges(self._key, stretches_to_read)
         self._held = [(start, end, data) for (start, end), data in zip(stretches_to_read, contents, strict=True)]
 

@@ -492,7 +492,7 @@ class FileWithOffsets:
     runs: OffsetSet
 
 
-def read_offset_file(files: FileAccess, location: str, writers: Collection[str]) -> FileWithOffsets | None:
+def read_file_offsets(files: FileAccess, location: str, writers: Collection[str]) -> FileWithOffsets | None:
     """Return the offsets of a file from its footer, or None for a file of another engine or not of ``writers``."""
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}

@@ -97,7 +97,7 @@ def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[in
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def find_bases(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+def find_base_snapshots(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
     """Return bucket → KV snapshot, for buckets without lake rows whose log no longer has all changes."""
     return {
         bucket: base

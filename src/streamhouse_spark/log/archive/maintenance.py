@@ -64,7 +64,7 @@ OBJECT_BYTES: Final = 32 << 20
 """Bytes in memory of the segments that share an object. A larger segment has a separate object."""
 
 
-def keep_archive(
+def update_archive(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
     """Archive the new changes, and drop changes older than ``retention_ms``; None drops all changes.
@@ -80,7 +80,7 @@ def keep_archive(
 def _archive_once(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Run one round of `keep_archive`. Return the number of changes that it archived; 0 ends the rounds."""
+    """Run one round of `update_archive`. Return the number of changes that it archived; 0 ends the rounds."""
     state = log.refresh()
     if retention_ms is None:
         if state.archive:

@@ -32,9 +32,9 @@ from streamhouse_spark.core.warehouse_layout import (
     WAREHOUSE_KEY,
     canonical_root,
     database_key,
-    is_placed,
     is_same_place,
     is_table_name,
+    may_have_external_log,
     name_key,
     parse_name_key,
     parse_table_name,
@@ -211,7 +211,7 @@ def create_warehouse(
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
     """Create the database. Return False if it exists."""
     while not (pointer := resolve_database(storage, database)).exists:
-        if point_database(storage, pointer, world, exists=True, comment=comment):
+        if put_database_pointer(storage, pointer, world, exists=True, comment=comment):
             return True
     return False
 
@@ -228,7 +228,7 @@ def prepare_name(storage: Storage, world: World, path: TablePath) -> tuple[Datab
     create_warehouse(storage, world, ahead=ahead)
     database = resolve_database(storage, path.database, ahead)
     while not database.exists:
-        is_won = point_database(storage, database, world, exists=True)
+        is_won = put_database_pointer(storage, database, world, exists=True)
         created = DatabasePointer(database.name, database.number + 1, exists=True)
         database = created if is_won else resolve_database(storage, path.database)
     return database, resolve(storage, path, ahead)
@@ -239,7 +239,7 @@ def _first_files(database: str) -> list[str]:
     return [database_key(database, 1), database_key(database, 2)]
 
 
-def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
+def resolve_database_in_one_request(storage: Storage, database: str) -> DatabasePointer:
     """Resolve a database in the time of one request. Raises the errors of `require_warehouse`, `resolve_database`."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
@@ -265,7 +265,7 @@ def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = N
     return DatabasePointer(database, number, exists=bool(header.get("exists", True)), comment=header.get("comment"))
 
 
-def point_database(
+def put_database_pointer(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
     """Put the next pointer of the database after ``previous``. Return False if another process won the race."""
@@ -380,16 +380,16 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
         return None
 
 
-def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
+def abort_view_rename(storage: Storage, world: World, renaming: ViewRename) -> bool:
     """Abort a rename of a view by putting a pointer of its old name. Return False if the view was already renamed."""
     old = parse_table_name(renaming.old).path
     current = resolve(storage, old)
     if current.number < renaming.number:
-        point(storage, old, current, None, world, view=current.view)
+        put_name_pointer(storage, old, current, None, world, view=current.view)
     return _has_moved(storage, renaming) is False
 
 
-def resolve_first(storage: Storage, path: TablePath) -> NamePointer:
+def resolve_in_one_request(storage: Storage, path: TablePath) -> NamePointer:
     """Resolve a name in the time of one request. Raises the errors of `require_warehouse` and `resolve`."""
     ahead = Prefetch(storage)
     ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
@@ -433,7 +433,7 @@ def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
         data = storage.read(name_key(path, number)) if number else b""
 
 
-def point(
+def put_name_pointer(
     storage: Storage,
     path: TablePath,
     previous: NamePointer,
@@ -465,7 +465,7 @@ def point(
         lambda: _read_pointer(storage, path, number),
         lambda stored: bool(stored["attempt"] == attempt),
     )
-    placed = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
+    placed = PLACED_VERSION if uuid is not None and may_have_external_log(uuid) else None
     version = VIEW_VERSION if view is not None else placed
     return slot.take(encode_frame("name", header, version=version)).won()
 

@@ -108,7 +108,7 @@ def without_rows(split: LogSplit, rows: OffsetSet | None) -> LogSplit:
     return replace(split, deleted=deleted if split.deleted is None else OffsetSet.merged([split.deleted, deleted]))
 
 
-def keep_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
+def filter_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
     """Return the split with only the segments for which ``keeps`` is true."""
     segments = tuple(segment for segment in split.segments if keeps(segment))
     if len(segments) == len(split.segments):

@@ -28,7 +28,7 @@ from streamhouse_spark.log.commit_reader import (
     iter_records_backwards,
     read_commits,
 )
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_retained_segments, state_at
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.change_scan_tasks import (
     CommitDiff,
@@ -370,7 +370,7 @@ class _RecordPlanner:
                 older = self.plan(first.number, last.record.number - 1, after_us)
                 tasks = [*(task for task in older.tasks if task.is_deleted or not self._is_net), *tasks]
             segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
-            require_kept(table.log, before, segments)
+            require_retained_segments(table.log, before, segments)
         except SnapshotExpiredError as error:
             raise not_row_level_error(state, last.record, "removed all rows at once") from error
         return tasks

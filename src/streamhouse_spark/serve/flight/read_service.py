@@ -88,7 +88,7 @@ class _PlannedRead:
     def request(self) -> ReadRequest:
         return self.pinned.request
 
-    def offer(self) -> FlightReadPlan:
+    def make_plan(self) -> FlightReadPlan:
         request, state = self.request, self.pinned.state
         numbers = range(len(self.parts))
         num_rows = count_rows(state) if state is not None and request.where is None else None
@@ -118,7 +118,7 @@ class FlightReadService:
         self._plans: OrderedDict[str, _PlannedRead] = OrderedDict()
 
     def schema(self, request: ReadRequest) -> pa.Schema:
-        """Return the columns of the requested rows. Raises the errors of `offer`."""
+        """Return the columns of the requested rows. Raises the errors of `plan_read`."""
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             shown = open_view(table, name.suffix or "").schema
@@ -127,7 +127,7 @@ class FlightReadService:
         _parse_filter(request, shown)
         return filter_and_project(shown.empty_table(), request.columns, None).schema
 
-    def offer(self, request: ReadRequest) -> FlightReadPlan:
+    def plan_read(self, request: ReadRequest) -> FlightReadPlan:
         """Pin the requested state, plan the read, and divide the plan into parts.
 
         Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError` and `SchemaMismatchError`; for an expired
@@ -138,12 +138,12 @@ class FlightReadService:
             return FlightReadPlan(self.schema(request), (ReadTicket(request),))
         planned = _plan_read(table, name, request)
         self._cache_plan(planned)
-        return planned.offer()
+        return planned.make_plan()
 
     def rows(self, ticket: ReadTicket) -> RowStream:
         """Start to read a part of an offer, or all rows of the latest state.
 
-        Raises the errors of `offer`, and `SnapshotExpiredError` if the part is no longer readable.
+        Raises the errors of `plan_read`, and `SnapshotExpiredError` if the part is no longer readable.
         """
         request = ticket.request
         table, name = self._open_table(request)

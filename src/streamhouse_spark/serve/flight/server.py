@@ -119,7 +119,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     ) -> flight.FlightInfo:
         def answer(call: Call) -> flight.FlightInfo:
             request = self._parse_descriptor(call, descriptor)
-            return _to_flight_info(self._reads.offer(request), descriptor)
+            return _to_flight_info(self._reads.plan_read(request), descriptor)
 
         return self._calls.run_call("GetFlightInfo", context, answer)
 

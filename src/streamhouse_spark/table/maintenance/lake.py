@@ -146,7 +146,9 @@ def optimize(
 
     state = table.refresh()
     order = parse_sort_order(order_by, state.schema)
-    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes))
+    how = Clustering(
+        order, order.fingerprint(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes)
+    )
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
     files = {split.location for split in splits}  # not files of later rounds, or it might never end

@@ -38,7 +38,7 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
-from streamhouse_spark.log.append_commit import ends_after, make_append_action, make_truncate_actions
+from streamhouse_spark.log.append_commit import ends_after_truncation, make_append_action, make_truncate_actions
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
@@ -54,9 +54,9 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
-from streamhouse_spark.table.versioning.branches import end_log, open_log
+from streamhouse_spark.table.versioning.branches import end_branch_log, open_branch_log
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUP_ROWS: Final = 1 << 20
@@ -183,7 +183,7 @@ def report_publication(
     if committed.duplicate_of is not None:
         return Publication(table.name, changes.branch.name, committed.duplicate_of.commit)
     if committed.is_first:
-        merge_if_due(table, committed.state)
+        compact_if_due(table, committed.state)
     return Publication(table.name, changes.branch.name, committed.state.version, written, deleted)
 
 
@@ -321,12 +321,12 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
 
 
 def _commit_publication(table: TableHandle, name: str) -> Publication:
-    branch, log = open_log(table, name)
+    branch, log = open_branch_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
     publish = _publish_keyed if base.primary_key else _publish
     publication = publish(table, BranchChanges(branch, base, log.state), log)
     with log_post_commit_errors(logger, "ending the log of branch", name):
-        end_log(log)
+        end_branch_log(log)
     return publication
 
 
@@ -341,7 +341,11 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
         _require_publishable(state, changes)
         truncate = make_truncate_actions(state) if is_truncated else ()
         deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_truncated else ()
-        added = (make_append_action(state, staged, time_ms, ends_after(state, truncate)),) if staged.segments else ()
+        added = (
+            (make_append_action(state, staged, time_ms, ends_after_truncation(state, truncate)),)
+            if staged.segments
+            else ()
+        )
         return (*truncate, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction

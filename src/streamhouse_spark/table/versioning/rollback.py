@@ -52,7 +52,7 @@ from streamhouse_spark.log.deletion_vectors import (
     PartitionDropRows,
     count_rows,
 )
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_retained_segments, state_at
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
@@ -125,7 +125,7 @@ def _require_same_form(current: TableState, target: TableState) -> None:
             "since; restore the partitioning with set_partitioning if you need it, and overwrite the table with the "
             f"rows of that version (VERSION AS OF {target.version})"
         )
-    if current.schema.plain_columns != target.schema.plain_columns:
+    if current.schema.storage_columns != target.schema.storage_columns:
         raise InvalidOptionError(
             f"table {current.name} cannot be rolled back to commit {target.version}: its columns changed since, from "
             f"schema {target.schema_id} to {current.schema_id}; read that version (VERSION AS OF {target.version}) and "
@@ -437,7 +437,7 @@ def _count_rows(rows: Mapping[int, OffsetSet]) -> int:
 
 def _require_log_kept(table: TableHandle, snapshot: ReadSnapshot) -> None:
     """Raise unless the log files and key-value snapshots of the read snapshot are retained."""
-    require_kept(table.log, snapshot.state, list_segments(snapshot))
+    require_retained_segments(table.log, snapshot.state, list_segments(snapshot))
 
 
 # -- primary-key tables ------------------------------------------------------------------------------------------------

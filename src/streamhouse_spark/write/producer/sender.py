@@ -37,7 +37,7 @@ from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import find_stored_version, name_sum
+from streamhouse_spark.log.transactions import find_stored_version, hash_name
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
 from streamhouse_spark.write.producer.accumulator import PendingSend, concat_buffered_rows
@@ -96,7 +96,7 @@ def _epoch_id(producer_id: str) -> str:
 
 
 def _require_producer(state: TableState, producer_id: str) -> None:
-    entry, past = state.transactions.get(producer_id), state.past_transactions.get(name_sum(producer_id))
+    entry, past = state.transactions.get(producer_id), state.past_transactions.get(hash_name(producer_id))
     if (entry is not None and (entry.owner is not None or entry.batch is not None)) or (
         entry is None and past is not None and past.owner_sum
     ):

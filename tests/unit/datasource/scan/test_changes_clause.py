@@ -13,7 +13,7 @@ from streamhouse_spark import DifferentHistoryError, InvalidOptionError, SchemaM
 from streamhouse_spark.datasource.scan import changes_clause
 from streamhouse_spark.log.actions import SetSchema
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.scans import Planned, Scans
 
 FAR_US = 4_000_000_000_000_000
@@ -87,7 +87,7 @@ def test_a_stream_reads_each_commit_once_whatever_its_batches(people, scans):
     assert asked(scans, loaded, end)["offset"] is None
     both = [*batch(scans, loaded, first(loaded), middle), *batch(scans, loaded, middle, end)]
     assert both == scans.plan(loaded).rows() == batch(scans, loaded, first(loaded), end)
-    merge_inline(people)
+    compact_inline_rows(people)
     people.alter_properties({"comment": "no rows"})
     assert asked(scans, loaded, end)["offset"] is None, "no batch for a commit without changes"
     assert batch(scans, loaded, middle, end) == both[3:], "and a batch that is repeated is the same"

@@ -81,7 +81,7 @@ def test_a_z_order_takes_bits_in_turn():
     assert np.argsort(ZOrderRanks(SortOrder((("x", "y"),)), rows).of(rows)).tolist() == [0, 1, 2, 3]
     grid = pa.table({"x": [i // 16 for i in range(256)], "y": [i % 16 for i in range(256)]})
     ranks = ZOrderRanks(SortOrder((("x", "y"),)), grid)
-    lanes = np.searchsorted(ranks.lane_bounds(grid, 16), ranks.of(grid), side="right")
+    lanes = np.searchsorted(ranks.range_bounds(grid, 16), ranks.of(grid), side="right")
     for name in "x", "y":
         column = grid[name].to_numpy()
         assert all(np.ptp(column[lanes == lane]) <= 7 for lane in range(16))
@@ -90,7 +90,7 @@ def test_a_z_order_takes_bits_in_turn():
 def test_lanes_have_about_as_many_rows_whatever_the_values():
     skewed = pa.table({"x": np.random.default_rng(1).pareto(1, 100_000)})
     ranks = ZOrderRanks(SortOrder((("x",),)), skewed)
-    lanes = np.searchsorted(ranks.lane_bounds(skewed, 20), ranks.of(skewed), side="right")
+    lanes = np.searchsorted(ranks.range_bounds(skewed, 20), ranks.of(skewed), side="right")
     counts = np.bincount(lanes)
     assert len(counts) == 20
     assert counts.max() < 1.1 * counts.min()
@@ -101,4 +101,4 @@ def test_z_orders_need_no_values_in_the_sample(values):
     rows = pa.table({"x": pa.array(values, pa.float64())})
     ranks = ZOrderRanks(SortOrder((("x",),)), rows)
     assert len(ranks.of(rows)) == len(values)
-    assert len(ranks.lane_bounds(rows, 4)) <= 3
+    assert len(ranks.range_bounds(rows, 4)) <= 3

@@ -36,7 +36,7 @@ def pointed(times: int) -> MemoryStorage:
     pointer = names.NamePointer(0, None)
     for number in range(1, times + 1):
         uuid = f"{number:032x}" if number % 2 else None
-        assert names.point(storage, PATH, pointer, uuid, world)
+        assert names.put_name_pointer(storage, PATH, pointer, uuid, world)
         pointer = names.NamePointer(number, uuid)
     return storage
 
@@ -69,7 +69,7 @@ def test_a_database_is_found_in_few_requests():
     for _ in range(500):
         names.create_database(storage, "sales", world)
         found = names.resolve_database(storage, "sales")
-        assert names.point_database(storage, found, world, exists=False)
+        assert names.put_database_pointer(storage, found, world, exists=False)
     counting = FaultyStorage(storage)
     assert names.resolve_database(counting, "sales") == names.DatabasePointer("sales", 1000, exists=False)
     assert len(counting.trace) <= 22
@@ -89,7 +89,7 @@ def test_the_first_database_file_does_not_decide():
     world = sim_world(1)
     storage = MemoryStorage(world)
     names.create_database(storage, "sales", world)
-    names.point_database(storage, names.resolve_database(storage, "sales"), world, exists=True, comment="c")
+    names.put_database_pointer(storage, names.resolve_database(storage, "sales"), world, exists=True, comment="c")
     storage.put(database_key("sales", 1), b"x")
     assert names.resolve_database(storage, "sales").comment == "c"
 
@@ -109,7 +109,7 @@ def test_a_table_that_got_its_name_back_is_no_other():
     storage = MemoryStorage(world)
     pointer = names.NamePointer(0, None)
     for number, uuid in enumerate(["a", None, "b", None, "a", None, "a"], 1):
-        assert names.point(storage, PATH, pointer, uuid, world)
+        assert names.put_name_pointer(storage, PATH, pointer, uuid, world)
         pointer = names.NamePointer(number, uuid)
     assert names.find_other_table(storage, PATH, "a") == "b"
     assert names.find_other_table(storage, PATH, "b") == "a"
@@ -230,7 +230,7 @@ def before_the_commit(wh, monkeypatch):
     """Let another process act between the two pointers of a renaming, once."""
 
     def act(other: Callable[[], object]) -> None:
-        point = names.point
+        point = names.put_name_pointer
         done: list[object] = []
 
         def slow(storage, path, *args, **kwargs):
@@ -239,7 +239,7 @@ def before_the_commit(wh, monkeypatch):
                 other()
             return point(storage, path, *args, **kwargs)
 
-        monkeypatch.setattr(names, "point", slow)
+        monkeypatch.setattr(names, "put_name_pointer", slow)
 
     create(wh)
     return act
@@ -280,7 +280,7 @@ def test_a_view_that_is_dropped_meanwhile_is_not_renamed(wh, before_the_commit):
 
 def test_a_name_that_others_keep_taking_is_a_conflict(wh, monkeypatch):
     create(wh)
-    monkeypatch.setattr(names, "point", lambda *_, **__: False)
+    monkeypatch.setattr(names, "put_name_pointer", lambda *_, **__: False)
     tried: list[Callable[[], object]] = [
         lambda: create(wh, NEW),
         lambda: rename(wh),

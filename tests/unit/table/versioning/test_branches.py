@@ -212,7 +212,7 @@ def test_a_name_without_a_log_is_forgotten(wh, clock, other_process):
 def test_a_creator_that_sleeps_for_days_is_told(wh, clock, other_process, monkeypatch):
     table = new_table(wh, lake=None)
     add(table, 1)
-    begin_history = branches.begin_history
+    begin_history = branches.begin_branch_history
 
     def slept(*given):
         log = begin_history(*given)
@@ -223,7 +223,7 @@ def test_a_creator_that_sleeps_for_days_is_told(wh, clock, other_process, monkey
         return log
 
     with monkeypatch.context() as patch:
-        patch.setattr(branches, "begin_history", slept)
+        patch.setattr(branches, "begin_branch_history", slept)
         with pytest.raises(CommitConflictError, match="took longer than the grace"):
             table.create_branch("b")
     assert table.branches() == []

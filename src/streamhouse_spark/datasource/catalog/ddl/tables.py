@@ -16,7 +16,7 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, require_database
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
-from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell
+from streamhouse_spark.datasource.spark_literals import is_same_json_value, json_values, parse_json_value
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES, parse_partitioning
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
@@ -189,7 +189,9 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     )
     columns = sort_rows(partitions, state.partition_by).columns
     rows = zip(*(json_values(column) for column in columns), strict=True)
-    matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
+    matching_rows = [
+        list(row) for row in rows if all(is_same_json_value(row[at], value) for at, value in positions.items())
+    ]
     return {"partitions": sorted(matching_rows, key=lambda row: [value is not None for value in row])}
 
 
@@ -221,7 +223,7 @@ def _distinct_partitions(table: TableHandle, snapshot: ReadSnapshot) -> pa.Table
 def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
     columns = [state.schema.column(name) for name in state.partition_by]
     rows = [
-        {column.name: parse_cell(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
+        {column.name: parse_json_value(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
         for cells in partitions
     ]
     return PartitionMatches.of(rows, state.schema, state.partition_by, table.name)
