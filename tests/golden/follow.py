@@ -23,7 +23,7 @@ from golden.make import KEYED, PARTS, as_object
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.core.warehouse_layout import commit_key, parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.realtime.planning import begin_real_time, follow_log
+from streamhouse_spark.datasource.realtime.planning import begin_real_time, plan_real_time_batch
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.scan.scan import METADATA_COLUMNS
 from streamhouse_spark.log import record as record_module
@@ -137,9 +137,9 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     given = {"snapshot": pin.to_text(), "options": {"startingOffsets": "earliest"}}
     given |= {"native_schemes": ["file"], "hadoop_version": None}
     begun = begin_real_time(connection, given)
-    asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names}
+    asked = {"start": begun["offset"], "initial_schema": begun["initial_schema"], "columns": schema.names}
     asked |= {"parallelism": 1, "tasks": 1, "taken": 0}
-    (task,) = follow_log(connection, {**given, **asked})["tasks"]
+    (task,) = plan_real_time_batch(connection, {**given, **asked})["tasks"]
     return {"schema": schema.json(), "task": {**task, "folder": f"tables/{table.uuid}"}}
 
 

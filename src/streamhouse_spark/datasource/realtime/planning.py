@@ -91,7 +91,7 @@ class _Stream:
 
 
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the start ``offset`` of a new query, and its columns as ``begun``.
+    """Return the start ``offset`` of a new query, and its columns as ``initial_schema``.
 
     Raises the errors of `require_real_time_options` and `resolve_stream_target`.
     """
@@ -100,21 +100,21 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
     resolve_stream_target(stream.table, stream.suffix, stream.options)
     _, state = open_at_snapshot(connection, snapshot)
     offset = initial_offset(stream.state, stream.options)
-    return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
+    return {"offset": offset.to_json(), "initial_schema": json.dumps(state.schema.to_json())}
 
 
-def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def plan_real_time_batch(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the ``tasks`` of a batch that begins at ``start``, and the position of the batch as ``offset``.
 
-    ``begun`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
+    ``initial_schema`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
     and `InvalidOptionError` for more tasks than can run concurrently.
     """
     snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
     initial_schema = (
         open_at_snapshot(connection, snapshot)[1].schema
-        if args["begun"] is None
-        else TableSchema.from_json(json.loads(args["begun"]))
+        if args["initial_schema"] is None
+        else TableSchema.from_json(json.loads(args["initial_schema"]))
     )
     start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
     columns = tuple(args["columns"])
@@ -131,7 +131,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
     return {
         "offset": initial_backlog.begin.to_json(),
-        "begun": json.dumps(initial_schema.to_json()),
+        "initial_schema": json.dumps(initial_schema.to_json()),
         "tasks": describe_tasks(initial_backlog, stream.table, stream.log.folder, initial_schema, columns, num_tasks),
         "file_systems": [setting.to_json() for setting in stream.log.settings],
     }
@@ -300,7 +300,7 @@ def describe_tasks(
         "attempt": state.attempt,
         "mark": list(initial.begin.history) if initial.begin.history is not None else None,
         "follows": initial.is_whole,
-        "passes": list(ALLOWED_ACTIONS),
+        "allowed_actions": list(ALLOWED_ACTIONS),
         "kinds": [kind.name.lower() for kind in ChangeType],
         "layouts": _describe_layouts(initial, table.name, query_schema, columns),
     }

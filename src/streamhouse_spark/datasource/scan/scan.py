@@ -76,7 +76,7 @@ _FILE_SUFFIXES = (None, LAKE, CHANGELOG)
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
-def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def warm_up(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Warm up a planner process by importing modules: ``reads`` for every query, ``lakes`` for Iceberg's library.
 
     These are separate calls, so that a waiting query can load its table between them. Does not access the warehouse.

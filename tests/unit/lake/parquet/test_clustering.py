@@ -41,10 +41,10 @@ def test_sort_orders_are_parsed_and_printed_alike():
 
 def test_marks_tell_orders_apart_and_follow_renames():
     orders = ["a", "zorder(a)", "a, `b, c`", "`b, c`, a", "zorder(a, `b, c`)"]
-    marks = {parse_sort_order(text, SCHEMA).mark(SCHEMA) for text in orders}
+    marks = {parse_sort_order(text, SCHEMA).fingerprint(SCHEMA) for text in orders}
     assert len(marks) == len(orders)
     renamed = TableSchema(tuple(c if c.name != "a" else type(c)(c.id, "z", c.type, c.nullable) for c in SCHEMA.columns))
-    assert parse_sort_order("z", renamed).mark(renamed) == parse_sort_order("a", SCHEMA).mark(SCHEMA)
+    assert parse_sort_order("z", renamed).fingerprint(renamed) == parse_sort_order("a", SCHEMA).mark(SCHEMA)
 
 
 @given(st.data())
