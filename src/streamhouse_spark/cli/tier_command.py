@@ -163,13 +163,15 @@ def _serve_here(
 
 
 @contextmanager
-def _serve_metrics(service: MonitoredService, address: Address | None, more: MetricSource = tuple) -> Iterator[None]:
+def _serve_metrics(
+    service: MonitoredService, address: Address | None, extra_metrics: MetricSource = tuple
+) -> Iterator[None]:
     if address is None:
         yield
         return
     from streamhouse_spark.service.endpoint import serve_until_exit
 
-    with serve_until_exit(service, address, more) as (host, port):
+    with serve_until_exit(service, address, extra_metrics) as (host, port):
         click.echo(f"listening at http://{host}:{port}/metrics", err=True)
         yield
 
@@ -226,8 +228,8 @@ def _serve_on_spark(
             views=views,
             on_view=partial(_report_view, session.output, show),
         )
-        more = lambda: make_view_metrics(service.view_status())  # noqa: E731
-        with _until_stopped() as stop, _serve_metrics(service, address, more):
+        extra_metrics = lambda: make_view_metrics(service.view_status())  # noqa: E731
+        with _until_stopped() as stop, _serve_metrics(service, address, extra_metrics):
             service.run(stop)
 
 

@@ -1,5 +1,8 @@
 """Table properties, with Apache Fluss's names where Fluss has the property.
 
+Properties that only primary-key tables have are in `streamhouse_spark.kv.primary_key_properties`. The page
+``docs/reference/table-properties.md`` lists both.
+
 A table stores its properties as the strings that the user set, and `parse_properties` parses them. Unknown names
 outside the prefixes of this package are stored for the user. A value that looks like a credential is rejected. A branch
 and a view are tables with a property that describes the branch or view.

@@ -107,10 +107,10 @@ def optimize_table(
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
 
 
-def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> RunGroups:
+def spark_groups(spark: SparkSession, connection: Connection, action: str) -> RunGroups:
     """Return a function that writes groups of lake files in one Spark job, with a task per group, largest first.
 
-    Spark's UI shows ``doing`` and the number of groups, except with Spark Connect.
+    Spark's UI shows ``action`` and the number of groups, except with Spark Connect.
     """
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
@@ -122,7 +122,7 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
             written = writer.written(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
             return json.dumps(written.to_json())
 
-        with _with_job_description(spark, f"{doing}: {len(groups)} groups of files, {mib} MiB"):
+        with _with_job_description(spark, f"{action}: {len(groups)} groups of files, {mib} MiB"):
             results = _run_job(spark, len(ordered), write)
         return [RewrittenGroup.from_json(json.loads(result)) for result in results]
 

@@ -105,7 +105,7 @@ def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFil
     """
     request = ScanRequest(choice.columns, Pruning(choice.node), names_rows=True)
     read, plan = ReadVersion.of(snapshot.state), plan_scan(table, snapshot, request).plan(table)
-    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.tasks):
+    if any(isinstance(task, LakeScanTask) and task.place is not None for task in plan.tasks):
         read = take_read_version(table, snapshot.state)
         plan = plan_scan(table, snapshot, request).plan(table)
     ids = [np.zeros(0, np.int64)]

@@ -104,39 +104,43 @@ def commit_upsert(
     return offsets, committed
 
 
-def _schedule_apply(stager: ChangeStager, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+def _schedule_apply(
+    stager: ChangeStager, bucket: int, staged_changes: Sequence[StagedChanges], state: TableState
+) -> None:
     """Apply the committed changes of a bucket, before or after the call returns.
 
     Every use of the tablet in this process first applies the queued changes.
     """
-    if any(s.values is None for s in chain):
+    if any(s.values is None for s in staged_changes):
         return  # the next host that reads the bucket replays the log
     tablet = stager.tablet_of(bucket)
 
     def apply() -> None:
         with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", state.name):
-            _apply_changes(tablet, chain, state, stager.storage)
+            _apply_changes(tablet, staged_changes, state, stager.storage)
 
-    segments = [s.segment.segment for s in chain if s.segment is not None]
+    segments = [s.segment.segment for s in staged_changes if s.segment is not None]
     if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
         apply()
     else:
         tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
-def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+def _apply_changes(
+    tablet: Tablet, staged_changes: Sequence[StagedChanges], state: TableState, storage: Storage
+) -> None:
     """Apply the committed changes of a bucket to this host's tablet.
 
-    ``chain`` has the changes of this write, after the changes of earlier writes in the same record.
+    ``staged_changes`` has the changes of this write, after the changes of earlier writes in the same record.
     """
     history = history_of(state)
     if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         return  # the next use recreates it
-    first = chain[0].at
+    first = staged_changes[0].at
     if first[0] == first[1] != extent.begins:
         tablet.truncate(first[0], after=extent.history, history=history)
         extent = extent._replace(begins=first[0], applied=first[0], history=history)
-    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, chain))
+    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, staged_changes))
     if new:
         values: dict[bytes, bytes | None] = {}
         for s in new:

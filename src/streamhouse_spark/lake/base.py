@@ -721,18 +721,18 @@ class LakeTable(ABC):
         *,
         keep_last: int,
         keep_ms: int,
-        many: ExpiryRules | None = None,
+        extra_rules: ExpiryRules | None = None,
         dry_run: bool = False,
         tagged: Collection[int] = (),
         claim: Claim | None = None,
     ) -> ExpireReport:
         """Expire snapshots older than ``keep_ms``, except the latest ``keep_last`` and those ``tagged``.
 
-        With ``many``, also expires the snapshots that this second rule selects. ``claim`` prevents new tags of the
-        snapshots before any is dropped.
+        Also expires the snapshots that ``extra_rules`` select. ``claim`` prevents new tags of the snapshots before any
+        is dropped.
         """
         self._require_home_unless(dry_run, "expiry")
-        rules = [ExpiryRules(keep_last, keep_ms), *([many] if many is not None else [])]
+        rules = [ExpiryRules(keep_last, keep_ms), *([extra_rules] if extra_rules is not None else [])]
         return self._expire(rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     @abstractmethod

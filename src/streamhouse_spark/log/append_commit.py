@@ -100,10 +100,10 @@ def make_append_action(
     _require_valid(state, staged, time_ms)
     ends = state.ends if ends is None else ends
     placed = []
-    for piece in staged.segments:
-        bucket = piece.segment.bucket
-        placed.append(piece.segment.placed(ends[bucket], state.version + 1, time_ms))
-        ends[bucket] += piece.segment.num_rows
+    for staged_segment in staged.segments:
+        bucket = staged_segment.segment.bucket
+        placed.append(staged_segment.segment.placed(ends[bucket], state.version + 1, time_ms))
+        ends[bucket] += staged_segment.segment.num_rows
     return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
 
 

@@ -346,10 +346,10 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
     return load_checkpoint(storage, table_uuid, number).state
 
 
-def load_checkpoint(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
+def load_checkpoint(storage: Storage, table_uuid: str, number: int, prefetch: Prefetch | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
     return _decode_checkpoint(
-        storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key)
+        storage.read(key) if prefetch is None else prefetch.read(key), table_uuid, number, url_of(storage, key)
     )
 
 
@@ -391,20 +391,20 @@ def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int =
 
 
 def find_checkpoint(
-    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: Prefetch | None = None, hint: bytes | None = None
+    storage: Storage, table_uuid: str, *, at_least: int = 0, prefetch: Prefetch | None = None, hint: bytes | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later. Also return the errors of skipped checkpoints.
 
     Returns None if the log must be read from record 1. The checkpoint in the hint is tried first; pass ``hint`` if the
     caller has read it. A checkpoint that is damaged, or has a newer format, is skipped and logged: the records after an
-    older checkpoint lead to the same state. With ``ahead``, the hinted checkpoint and the records after it are
+    older checkpoint lead to the same state. With ``prefetch``, the hinted checkpoint and the records after it are
     prefetched together. Without a hint the first records are prefetched. If these are all records, nothing is listed.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
     def usable(number: int) -> Checkpoint | None:
         try:
-            return load_checkpoint(storage, table_uuid, number, ahead) if number not in passed else None
+            return load_checkpoint(storage, table_uuid, number, prefetch) if number not in passed else None
         except (CorruptDataError, FormatVersionError) as error:
             logger.warning("a checkpoint is skipped: %s", error)
             passed[number] = error
@@ -413,14 +413,14 @@ def find_checkpoint(
         return None
 
     hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
-    if ahead is not None and ahead.is_useful:
-        first, remaining = keys_to_open(table_uuid, hinted, ahead.first)
-        ahead.expect(first)
+    if prefetch is not None and prefetch.is_useful:
+        first, remaining = keys_to_open(table_uuid, hinted, prefetch.first)
+        prefetch.expect(first)
         records = [*first[1:], *remaining]
-        if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
-            if not ahead.is_known_absent(first[-1]):
-                ahead.expect(remaining)
-            if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
+        if hinted is None and at_least <= 1 and not prefetch.is_known_absent(records[0]):
+            if not prefetch.is_known_absent(first[-1]):
+                prefetch.expect(remaining)
+            if prefetch.is_known_absent(records[-1]) or not prefetch.has(records[-1]):
                 return None, []
     if hinted is not None and hinted >= at_least and (checkpoint := usable(hinted)) is not None:
         return checkpoint, []

@@ -155,10 +155,10 @@ def _find_request_outcome(state: TableState, transaction: Transaction, key: str)
     return TransactionEntry(0, None, entry.commit, entry.offsets, transaction.batch, entry.time_ms)
 
 
-def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOptionError:
+def unsupported_on_branch_error(name: TablePath | str, operation: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f"{name} is a branch, which supports only reads and writes of rows, not {doing}; use its table, or publish the "
-        "branch first (fast_forward)"
+        f"{name} is a branch, which supports only reads and writes of rows, not {operation}; use its table, or publish "
+        "the branch first (fast_forward)"
     )
 
 

@@ -77,13 +77,18 @@ def no_metrics() -> Sequence[Metric]:
     return ()
 
 
-def collect_measures(service: MonitoredService, more: MetricSource = no_metrics) -> list[Metric]:
-    return [*make_service_metrics(service.status(), service.health()), *more()]
+def collect_measures(service: MonitoredService, extra_metrics: MetricSource = no_metrics) -> list[Metric]:
+    return [*make_service_metrics(service.status(), service.health()), *extra_metrics()]
 
 
-def export_service_metrics(service: MonitoredService, more: MetricSource = no_metrics) -> AbstractContextManager[None]:
-    """Export the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
-    return export_until_exit(partial(collect_measures, service, more))
+def export_service_metrics(
+    service: MonitoredService, extra_metrics: MetricSource = no_metrics
+) -> AbstractContextManager[None]:
+    """Export the metrics of a service, and ``extra_metrics``, to OpenTelemetry until the block ends.
+
+    Does nothing if OpenTelemetry's API is not installed.
+    """
+    return export_until_exit(partial(collect_measures, service, extra_metrics))
 
 
 def parse_address(text: str) -> Address:
@@ -98,10 +103,12 @@ def parse_address(text: str) -> Address:
 
 
 @contextmanager
-def serve_until_exit(service: MonitoredService, address: Address, more: MetricSource = no_metrics) -> Iterator[Address]:
+def serve_until_exit(
+    service: MonitoredService, address: Address, extra_metrics: MetricSource = no_metrics
+) -> Iterator[Address]:
     """Serve in a background thread until the block ends, and yield the address with the actual port.
 
-    ``more`` returns other metrics of the process. Raises `StorageError` if the address is unavailable, and
+    ``extra_metrics`` returns other metrics of the process. Raises `StorageError` if the address is unavailable, and
     `MissingExtraError` without the extra ``metrics``.
     """
     try:
@@ -118,7 +125,7 @@ def serve_until_exit(service: MonitoredService, address: Address, more: MetricSo
             "/readyz": lambda: _check_readiness(service.health()),
             "/metrics": lambda: (
                 HTTPStatus.OK,
-                *format_prometheus([*collect_measures(service, more), *process_metrics()]),
+                *format_prometheus([*collect_measures(service, extra_metrics), *process_metrics()]),
             ),
         }
 

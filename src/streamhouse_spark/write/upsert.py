@@ -399,8 +399,8 @@ class PrimaryKeyTable:
         require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Commit batches by bucket, and compact inline rows if due. See `commit_upsert`."""
-        how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._commit(self.stager(keyed_schema, engine), batches, require, **how)
+        commit_options = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
+        return self._commit(self.stager(keyed_schema, engine), batches, require, **commit_options)
 
     def replace_partitions(
         self,
@@ -427,14 +427,20 @@ class PrimaryKeyTable:
         return self._commit(stager, all_buckets, transaction=transaction, read=read)
 
     def _commit(
-        self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: StateCheck | None = None, **how: Any
+        self,
+        stager: ChangeStager,
+        batches: Mapping[int, KeyedBatch],
+        require: StateCheck | None = None,
+        **commit_options: Any,
     ) -> BucketOffsets:
         def require_allowed(state: TableState) -> Sequence[Action]:
             if require is not None:
                 require(state)
             return ()
 
-        offsets, committed = commit_upsert(self.table.log, stager, batches, extra_actions=require_allowed, **how)
+        offsets, committed = commit_upsert(
+            self.table.log, stager, batches, extra_actions=require_allowed, **commit_options
+        )
         if committed.duplicate_of is not None and require is not None:
             require(committed.state)
         if committed.is_first:

@@ -106,8 +106,8 @@ def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[
 def plan_real_time_batch(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the ``tasks`` of a batch that begins at ``start``, and the position of the batch as ``offset``.
 
-    ``initial_schema`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
-    and `InvalidOptionError` for more tasks than can run concurrently.
+    ``initial_schema`` contains the columns of the query; it is null for the first batch. Raises the errors of
+    `plan_backlog`, and `InvalidOptionError` for more tasks than can run concurrently.
     """
     snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)

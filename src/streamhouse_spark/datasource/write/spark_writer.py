@@ -241,4 +241,4 @@ def _open_table(plan: StagingPlan | KeyedStagingPlan) -> Table:
 
 def _stage_no_rows(plan: StagingPlan | KeyedStagingPlan) -> StagedRows:
     storage = plan.connection.warehouse().storage
-    return StagedRows(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())
+    return StagedRows(plan.table_uuid, plan.segment_options.schema_id, (), storage.now_ms())

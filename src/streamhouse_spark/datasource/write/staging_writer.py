@@ -78,7 +78,7 @@ class StagingPlan:
     table: str
     table_uuid: str
     schema: TableSchema
-    shape: SegmentOptions
+    segment_options: SegmentOptions
     routing: BucketRouter
     history: HistoryPoint | None
     replaced: ReplacedPart | None = None
@@ -95,9 +95,11 @@ class StagingPlan:
         state = table.state
         properties = state.parsed
         routing = BucketRouter.of(state.num_buckets, properties)
-        shape, newest = table.segment_options(state), state.anchors.newest
+        segment_options, newest = table.segment_options(state), state.anchors.newest
         of_rows = (properties.checks, properties.generated, StatementContext.of(table.world), properties.identity)
-        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, *of_rows)
+        return cls(
+            connection, table.name, table.uuid, state.schema, segment_options, routing, newest, replaced, *of_rows
+        )
 
     def message(
         self,
@@ -116,7 +118,7 @@ class StagingPlan:
         stager = make_stager(
             self.connection,
             self.table_uuid,
-            self.shape,
+            self.segment_options,
             self.routing,
             inline_bytes_max=inline_bytes_max,
             checks=self.checks,
@@ -164,10 +166,10 @@ def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def make_stager(
-    connection: Connection, table_uuid: str, shape: SegmentOptions, routing: BucketRouter, **options: Any
+    connection: Connection, table_uuid: str, segment_options: SegmentOptions, routing: BucketRouter, **options: Any
 ) -> RowStager:
     warehouse = connection.warehouse()
-    return RowStager(warehouse.storage, table_uuid, shape, routing, warehouse.world, **options)
+    return RowStager(warehouse.storage, table_uuid, segment_options, routing, warehouse.world, **options)
 
 
 def make_identity_ranges(
@@ -265,13 +267,15 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     rows = (
         (bucket, _concat_tables(table, staged, bucket_segments)) for bucket, bucket_segments in sorted(inline.items())
     )
-    shape = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
+    segment_options = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
     if fits:
-        combined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+        combined = [stage_inline(part, bucket, segment_options) for bucket, part in rows]
     else:
         combined = []
         for group in group_into_objects(rows, lambda part: part[1].nbytes):
-            combined += stage_shared_object(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+            combined += stage_shared_object(
+                table.storage, table.uuid, table.world.ids.new_uuid(), group, segment_options
+            )
     objects = [s for s in staged.segments if s.inline_rows is None]
     return replace(staged, segments=(*objects, *combined))
 

@@ -178,7 +178,7 @@ class KeyedStagingPlan:
         return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property
-    def shape(self) -> SegmentOptions:
+    def segment_options(self) -> SegmentOptions:
         return SegmentOptions(self.schema_id)
 
     def message(
@@ -238,7 +238,7 @@ class KeyedStagingPlan:
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
         options = {"inline_bytes_max": inline_bytes_max, "table": self.table}
-        stager = make_stager(self.connection, self.table_uuid, self.shape, self.routing, **options)
+        stager = make_stager(self.connection, self.table_uuid, self.segment_options, self.routing, **options)
         parts = []
         for chunk in iter_chunks(batches):
             if (intents := self._number_rows(self._make_intents(chunk), numbers)).num_rows:

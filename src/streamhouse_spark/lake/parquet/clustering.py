@@ -211,14 +211,16 @@ def plan_clusters(
 
 
 def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterator[list[StoredFile]]:
-    fresh: list[StoredFile] = []
+    unclustered: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
         marks = parse_clustered_file_name(file.location)
-        (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.fingerprint else fresh).append(file)
-    if not fresh:
+        (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.fingerprint else unclustered).append(
+            file
+        )
+    if not unclustered:
         return
-    parts = list(_cut_by_size(fresh))
+    parts = list(_cut_by_size(unclustered))
     last = parts[-1]
     for cluster in sorted(clusters.values(), key=_total_bytes):
         together = [*last, *cluster]
@@ -227,10 +229,10 @@ def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterat
     yield from [*parts[:-1], last]
 
 
-def _cut_by_size(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
+def _cut_by_size(unclustered: list[StoredFile]) -> Iterator[list[StoredFile]]:
     """Split files, in offset order, into runs that fit a cluster."""
     part: list[StoredFile] = []
-    for file in sorted(fresh, key=lambda f: _start_offset(f.location)):
+    for file in sorted(unclustered, key=lambda f: _start_offset(f.location)):
         if part and not _fits_cluster([*part, file]):
             yield part
             part = []

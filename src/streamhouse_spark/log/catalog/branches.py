@@ -89,10 +89,10 @@ def list_publications(state: TableState, name: str) -> tuple[str, ...]:
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 
-def require_no_branch(state: TableState, doing: str) -> None:
+def require_no_branch(state: TableState, action: str) -> None:
     """Raise `InvalidOptionError` for a branch that is given to an operation of tables."""
     if BRANCH in state.properties:
-        raise unsupported_on_branch_error(state.name, doing)
+        raise unsupported_on_branch_error(state.name, action)
 
 
 CLONE: Final = "clone:"

@@ -346,5 +346,5 @@ def _absent(storage: Storage, path: TablePath, pointer: names.NamePointer) -> Ta
     )
 
 
-def _conflict(doing: str, path: TablePath) -> CommitConflictError:
-    return CommitConflictError(f"{doing} the view {path} lost {RACES_MAX} races for its name; retry")
+def _conflict(operation: str, path: TablePath) -> CommitConflictError:
+    return CommitConflictError(f"{operation} the view {path} lost {RACES_MAX} races for its name; retry")

@@ -73,10 +73,10 @@ class WarehouseMetadata:
         return encode_frame("warehouse", header)
 
 
-def read_warehouse_file(storage: Storage, ahead: Prefetch | None = None) -> WarehouseMetadata | None:
+def read_warehouse_file(storage: Storage, prefetch: Prefetch | None = None) -> WarehouseMetadata | None:
     """Read the file; None if there is no warehouse. Raises `CorruptDataError`, `FormatVersionError`."""
     try:
-        data = storage.read(WAREHOUSE_KEY) if ahead is None else ahead.read(WAREHOUSE_KEY)
+        data = storage.read(WAREHOUSE_KEY) if prefetch is None else prefetch.read(WAREHOUSE_KEY)
     except ObjectNotFoundError:
         return None
     header = decode_frame("warehouse", data, f"{storage.url}/{WAREHOUSE_KEY}").header
@@ -90,25 +90,25 @@ class WarehouseIdentity:
         self._storage = storage
         self._is_known = False
 
-    def require(self, doing: str, recorded: str | None = None) -> None:
+    def require(self, action: str, recorded: str | None = None) -> None:
         """Raise `WarehouseMovedError` for a write to the lake of a moved warehouse.
 
         ``recorded`` is the root that the lake's own metadata names.
         """
         opened = self._storage.url
         if recorded is not None and not is_same_place(recorded, opened):
-            raise warehouse_moved_error(doing, recorded, opened)
+            raise warehouse_moved_error(action, recorded, opened)
         if self._is_known:
             return
         identity = read_warehouse_file(self._storage)
         if identity is not None and identity.url is not None and not is_same_place(identity.url, opened):
-            raise warehouse_moved_error(doing, identity.url, opened)
+            raise warehouse_moved_error(action, identity.url, opened)
         self._is_known = True
 
 
-def warehouse_moved_error(doing: str, recorded: str, opened: str) -> WarehouseMovedError:
+def warehouse_moved_error(action: str, recorded: str, opened: str) -> WarehouseMovedError:
     return WarehouseMovedError(
-        f"{doing}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read but not "
+        f"{action}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read but not "
         f"written; if it was moved here, run `streamhouse -w {opened} relocate`; if it is a copy, run "
         f"`streamhouse -w {opened} relocate --copy`, which gives it new ids; if both URLs are one directory, for "
         "example in a container, open it by the first URL"
@@ -178,9 +178,9 @@ class DatabasePointer:
     comment: str | None = None
 
 
-def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
+def require_warehouse(storage: Storage, prefetch: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
-    if read_warehouse_file(storage, ahead) is None:
+    if read_warehouse_file(storage, prefetch) is None:
         raise WarehouseNotFoundError(
             f"{storage.url} holds no streamhouse.json, so it is not a warehouse; check the path, or create one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
@@ -188,13 +188,13 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
 
 
 def create_warehouse(
-    storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
+    storage: Storage, world: World, *, around: str | None = None, prefetch: Prefetch | None = None
 ) -> None:
     """Create a warehouse at the location unless it is one. Rejects a location with other files.
 
     Only a folder named ``around`` is allowed.
     """
-    if read_warehouse_file(storage, ahead) is not None:
+    if read_warehouse_file(storage, prefetch) is not None:
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
@@ -222,16 +222,16 @@ def prepare_name(storage: Storage, world: World, path: TablePath) -> tuple[Datab
     Warehouse, database and name are read in the time of one request. Raises the errors of `create_warehouse` and
     `resolve`.
     """
-    ahead = Prefetch(storage)
+    prefetch = Prefetch(storage)
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
-    ahead.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
-    create_warehouse(storage, world, ahead=ahead)
-    database = resolve_database(storage, path.database, ahead)
+    prefetch.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
+    create_warehouse(storage, world, prefetch=prefetch)
+    database = resolve_database(storage, path.database, prefetch)
     while not database.exists:
         is_won = put_database_pointer(storage, database, world, exists=True)
         created = DatabasePointer(database.name, database.number + 1, exists=True)
         database = created if is_won else resolve_database(storage, path.database)
-    return database, resolve(storage, path, ahead)
+    return database, resolve(storage, path, prefetch)
 
 
 def _first_files(database: str) -> list[str]:
@@ -241,10 +241,10 @@ def _first_files(database: str) -> list[str]:
 
 def resolve_database_in_one_request(storage: Storage, database: str) -> DatabasePointer:
     """Resolve a database in the time of one request. Raises the errors of `require_warehouse`, `resolve_database`."""
-    ahead = Prefetch(storage)
-    ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
-    require_warehouse(storage, ahead)
-    return resolve_database(storage, database, ahead)
+    prefetch = Prefetch(storage)
+    prefetch.expect([WAREHOUSE_KEY, *_first_files(database)])
+    require_warehouse(storage, prefetch)
+    return resolve_database(storage, database, prefetch)
 
 
 def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
@@ -253,12 +253,12 @@ def ensure_database(storage: Storage, world: World, database: DatabasePointer) -
         create_database(storage, database.name, world)
 
 
-def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
+def resolve_database(storage: Storage, database: str, prefetch: Prefetch | None = None) -> DatabasePointer:
     """Return the last pointer of the database. Raises `FormatVersionError` for a newer format."""
-    if ahead is None:
-        ahead = Prefetch(storage)
-        ahead.expect(_first_files(database))
-    number, data = find_last_object(storage, lambda n: database_key(database, n), ahead)
+    if prefetch is None:
+        prefetch = Prefetch(storage)
+        prefetch.expect(_first_files(database))
+    number, data = find_last_object(storage, lambda n: database_key(database, n), prefetch)
     if not number:
         return DatabasePointer(database, 0, exists=False)
     header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
@@ -327,11 +327,11 @@ def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
 
 
 def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    ahead = Prefetch(storage)
-    ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
+    prefetch = Prefetch(storage)
+    prefetch.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
     for path in paths:
         try:
-            yield path, resolve(storage, path, ahead)
+            yield path, resolve(storage, path, prefetch)
         except StreamhouseError as error:
             logger.warning("the name %s cannot be read: %s", path, error)
             yield path, None
@@ -348,9 +348,9 @@ def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
     return numbers
 
 
-def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
+def resolve(storage: Storage, path: TablePath, prefetch: Prefetch | None = None) -> NamePointer:
     """Return the last pointer of the name. Raises `CorruptDataError` if the pointer is damaged."""
-    number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
+    number, data = find_last_object(storage, lambda n: name_key(path, n), prefetch)
     if not number:
         return NamePointer(0, None)
     header = _decode_pointer(storage, path, number, data)
@@ -391,10 +391,10 @@ def abort_view_rename(storage: Storage, world: World, renaming: ViewRename) -> b
 
 def resolve_in_one_request(storage: Storage, path: TablePath) -> NamePointer:
     """Resolve a name in the time of one request. Raises the errors of `require_warehouse` and `resolve`."""
-    ahead = Prefetch(storage)
-    ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
-    require_warehouse(storage, ahead)
-    return resolve(storage, path, ahead)
+    prefetch = Prefetch(storage)
+    prefetch.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
+    require_warehouse(storage, prefetch)
+    return resolve(storage, path, prefetch)
 
 
 def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointer:

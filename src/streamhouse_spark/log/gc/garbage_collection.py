@@ -306,14 +306,14 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
 
 
 def _fold_records(storage: Storage, state: TableState, version: int) -> TableState | None:
-    ahead = Prefetch(storage)
+    prefetch = Prefetch(storage)
     try:
         while state.version < version:
             number = state.version + 1
-            if not ahead.has(commit_key(state.table_uuid, number)):
+            if not prefetch.has(commit_key(state.table_uuid, number)):
                 following = range(number, min(number + _RECORDS_AHEAD, version + 1))
-                ahead.expect(commit_key(state.table_uuid, n) for n in following)
-            state = fold(state, read_record(storage, state.table_uuid, number, ahead)[0])
+                prefetch.expect(commit_key(state.table_uuid, n) for n in following)
+            state = fold(state, read_record(storage, state.table_uuid, number, prefetch)[0])
     except (ObjectNotFoundError, CorruptDataError):
         return None
     return state

@@ -207,12 +207,12 @@ class InlineRecords:
 
     def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
         """Read records concurrently. Return the errors of unreadable records, to raise when their rows are used."""
-        ahead = Prefetch(self._storage)
-        ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
+        prefetch = Prefetch(self._storage)
+        prefetch.expect(commit_key(self._table_uuid, number) for number in numbers)
         failures: dict[int, StreamhouseError] = {}
         for number in numbers:
             try:
-                _, self._payloads[number] = read_record(self._storage, self._table_uuid, number, ahead)
+                _, self._payloads[number] = read_record(self._storage, self._table_uuid, number, prefetch)
             except (ObjectNotFoundError, CorruptDataError, FormatVersionError) as error:
                 failures[number] = error
         return failures

@@ -146,7 +146,7 @@ def optimize(
 
     state = table.refresh()
     order = parse_sort_order(order_by, state.schema)
-    how = Clustering(
+    clustering = Clustering(
         order, order.fingerprint(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes)
     )
     node = Projection.of(state.schema, None, chosen).node
@@ -158,9 +158,9 @@ def optimize(
         raise InvalidOptionError(
             f"cannot optimize table {table.name}: it has {kind}; optimize supports log tables with an Iceberg lake"
         )
-    total = last = rewritable.cluster(how, files=files, dry_run=dry_run, run=run)
+    total = last = rewritable.cluster(clustering, files=files, dry_run=dry_run, run=run)
     while last.snapshot is not None:
-        last = rewritable.cluster(how, files=files, run=run)
+        last = rewritable.cluster(clustering, files=files, run=run)
         total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
@@ -240,11 +240,11 @@ def make_expiry_claim(table: TableHandle) -> Claim:
 def _expire_if_due(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if frequent rounds create many, older than an hour."""
     tagged = list_tagged_snapshots(table)
-    many = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
+    extra_rules = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(
         keep_last=SNAPSHOTS_KEPT,
         keep_ms=SNAPSHOTS_KEPT_MS,
-        many=many,
+        extra_rules=extra_rules,
         dry_run=dry_run,
         tagged=tagged,
         claim=make_expiry_claim(table),

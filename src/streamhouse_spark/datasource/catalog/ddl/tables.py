@@ -257,8 +257,8 @@ def _read_partition_columns(table: TableHandle, snapshot: ReadSnapshot) -> Itera
     yield from read_hot_rows(table, snapshot, columns)
 
 
-def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _partition_array(raw_values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return the values of a partition column as an array. Plain dates are days, plain timestamps microseconds."""
     if pa.types.is_date32(kind):
-        return pa.array(plain, pa.int32()).cast(kind)
-    return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)
+        return pa.array(raw_values, pa.int32()).cast(kind)
+    return pa.array(raw_values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(raw_values, kind)

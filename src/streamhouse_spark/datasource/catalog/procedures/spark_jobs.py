@@ -144,9 +144,9 @@ class SparkJobs:
         return self._stream
 
 
-def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_job: bool | None) -> RunGroups | None:
+def make_group_runner(jobs: SparkJobs, table: TableHandle, action: str, *, spark_job: bool | None) -> RunGroups | None:
     """Return a function that writes groups of lake files: in a job, largest first, or in this process if they are
-    small. Returns None if no job may run. ``doing`` is the verb in the job's description.
+    small. Returns None if no job may run. ``action`` is the verb in the job's description.
     """
     if not spark_job and (spark_job is False or not jobs.is_available):
         return None
@@ -157,7 +157,7 @@ def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_
         if not groups or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(groups, writer)
         tasks = [encode_group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
-        description = f"{doing} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
+        description = f"{action} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
         return [RewrittenGroup.from_json(result) for result in jobs.results(description, tasks)]
 
     return run
