@@ -383,11 +383,11 @@ def find_key_cache() -> KeyCache:
         bytes_max=bytes_max,
         free_bytes=shutil.disk_usage(existing).free,
         network_fs=network_file_system(str(base)),
-        failure=_tablet_failure(existing),
+        failure=_test_key_cache(existing),
     )
 
 
-def _tablet_failure(folder: Path) -> str | None:
+def _test_key_cache(folder: Path) -> str | None:
     """Write and read a row with LMDB in the folder. Returns the error, or None."""
     try:
         with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:

@@ -35,7 +35,7 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.file_access import open_lake_files
 from streamhouse_spark.lake.parquet.reader import FileWithOffsets, has_whole_footer, read_file_offsets
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_drops_applied
 from streamhouse_spark.lake.tiering.plan import require_progress
@@ -253,7 +253,7 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
 
     def check(location: str) -> bool | str:
         try:
-            return has_whole_footer(lake_files(table.storage, table.settings, location), location)
+            return has_whole_footer(open_lake_files(table.storage, table.settings, location), location)
         except (CorruptDataError, SnapshotExpiredError) as error:
             return str(error)
 
@@ -283,7 +283,7 @@ class _OffsetRows:
         Files without offsets are not counted. Raises the errors of a read.
         """
         if location not in self._files:
-            files = lake_files(self._table.storage, self._table.settings, location)
+            files = open_lake_files(self._table.storage, self._table.settings, location)
             self._files[location] = read_file_offsets(files, location, self._table.uuid)
         if self._files[location] is not None:
             self.num_rows += num_rows

@@ -138,7 +138,7 @@ def _name_options(text: str, command: click.Command) -> str:
 
 
 @contextmanager
-def usage_in_one_line() -> Iterator[None]:
+def shorten_usage_errors() -> Iterator[None]:
     """Shorten usage errors, which contain the values of the user, to the maximum length of `StreamhouseError`."""
     try:
         yield

@@ -37,7 +37,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.table_batch import open_all
-from streamhouse_spark.write.file_readers import CsvOptions, file_format, open_rows
+from streamhouse_spark.write.file_readers import CsvOptions, open_rows, resolve_file_format
 
 _LISTED = TableSchema.of("table STRING, columns INT, buckets INT, rows BIGINT, lake_rows BIGINT, lag BIGINT").arrow
 
@@ -282,7 +282,7 @@ def create(
 
 def _read_schema(path: str) -> pa.Schema:
     with ExitStack() as stack:
-        return open_rows(path, file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
+        return open_rows(path, resolve_file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
 
 
 @click.command(

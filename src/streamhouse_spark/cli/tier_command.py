@@ -158,7 +158,7 @@ def _serve_here(
     report = _create_reporter(output)
     service = Service(tasks, connection, list(names) or None, on_report=report, on_lineage=listener)
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
-    with _until_stopped() as stop, _serve_metrics(service, address), export_service_metrics(service):
+    with _handle_stop_signals() as stop, _serve_metrics(service, address), export_service_metrics(service):
         service.run(stop)
 
 
@@ -229,7 +229,7 @@ def _serve_on_spark(
             on_view=partial(_report_view, session.output, show),
         )
         extra_metrics = lambda: make_view_metrics(service.view_status())  # noqa: E731
-        with _until_stopped() as stop, _serve_metrics(service, address, extra_metrics):
+        with _handle_stop_signals() as stop, _serve_metrics(service, address, extra_metrics):
             service.run(stop)
 
 
@@ -302,7 +302,7 @@ def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
 
 
 @contextmanager
-def _until_stopped() -> Iterator[threading.Event]:
+def _handle_stop_signals() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set, so that the work in progress is completed."""
     stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}

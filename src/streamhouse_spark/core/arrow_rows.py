@@ -91,7 +91,7 @@ def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.T
         yield rows
         return
     start, done, pending_bytes = 0, 0, 0
-    for step, step_bytes in _steps(rows):
+    for step, step_bytes in _iter_sized_batches(rows):
         if pending_bytes + step_bytes > limit:
             # All rows after the last cut count as one row before the rows of the step.
             sizes = np.append(pending_bytes, table_row_bytes(step))
@@ -109,10 +109,10 @@ def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.T
 
 def may_have_large_row(rows: pa.Table) -> bool:
     """Return whether a row may exceed `ROW_BYTES_MAX`, without measuring single rows."""
-    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _steps(rows))
+    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _iter_sized_batches(rows))
 
 
-def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _iter_sized_batches(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield zero-copy batches with their sizes. Arrow computes the sizes fast for most types."""
     may_repeat = any(map(_may_repeat, rows.schema.types))
     for step in rows.to_batches(max_chunksize=STEP_ROWS):
@@ -142,7 +142,7 @@ def take_values(column: Column, places: Places, *, distinct: bool = False) -> Co
 
     Single values are not measured if the indices are ``distinct``.
     """
-    if _fits(column, places, distinct=distinct):
+    if _fits_into_slice(column, places, distinct=distinct):
         return combine_chunks(column).take(_as_indices(places))
     sizes = np.append(estimate_row_bytes(column), 1)  # the last entry is for index -1
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -192,7 +192,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
     return np.fromiter(map(len, [value or b"" for value in values]), np.int64, len(values))
 
 
-def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
+def _fits_into_slice(column: Column, places: Places, *, distinct: bool) -> bool:
     """Return whether the values at ``places`` fit into one array of `SLICE_BYTES_MAX`."""
     if not _is_variable(column.type):
         return True

@@ -42,14 +42,14 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
             raise InvalidOptionError(
                 f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or omit the table"
             )
-    run_tasks = spark_tasks(spark, connection)
+    run_tasks = make_spark_task_runner(spark, connection)
     chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
     done = chosen.each(lambda table: (table.name, tier_table(table, run_tasks)))
     chosen.raise_first()
     return dict(done)
 
 
-def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
+def make_spark_task_runner(spark: SparkSession, connection: Connection) -> RunTasks:
     """Return a function that runs the tasks of a round as one Spark job, with a Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
@@ -102,12 +102,12 @@ def optimize_table(
 
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
-    lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
+    lake, run = table.open_lake(), make_spark_group_runner(spark, connection, f"optimize {table.name}")
     newest_snapshot(table.log, lake)
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
 
 
-def spark_groups(spark: SparkSession, connection: Connection, action: str) -> RunGroups:
+def make_spark_group_runner(spark: SparkSession, connection: Connection, action: str) -> RunGroups:
     """Return a function that writes groups of lake files in one Spark job, with a task per group, largest first.
 
     Spark's UI shows ``action`` and the number of groups, except with Spark Connect.
@@ -119,7 +119,7 @@ def spark_groups(spark: SparkSession, connection: Connection, action: str) -> Ru
 
         def write(position: int) -> str:
             warehouse = connection.warehouse()
-            written = writer.written(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
+            written = writer.write_group(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
             return json.dumps(written.to_json())
 
         with _with_job_description(spark, f"{action}: {len(groups)} groups of files, {mib} MiB"):

@@ -41,7 +41,7 @@ def set_worker_python(executable: str, options: Mapping[str, str], environ: Muta
     """
     if WORKER_VARIABLE in environ or _SUBMITTED in environ:
         return
-    settings = {**_defaults(environ), **options}
+    settings = {**_read_spark_defaults(environ), **options}
     if _WORKER_OPTION not in settings and _LOCAL.fullmatch(_master(settings, environ)):
         environ[WORKER_VARIABLE] = executable
 
@@ -53,7 +53,7 @@ def _master(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
     return remote or settings.get("spark.master") or submitted or environ.get("MASTER") or "local[*]"
 
 
-def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
+def _read_spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings in Spark's defaults file, or no settings if the file does not exist."""
     home = environ.get("SPARK_HOME")
     folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)

@@ -24,7 +24,7 @@ from streamhouse_spark.core.types import OffsetRange, TablePath
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
 from streamhouse_spark.lake.column_mapping import ColumnMapping
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.file_access import open_lake_files
 from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
 from streamhouse_spark.lake.metadata_tables import require_metadata_table
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
@@ -203,7 +203,7 @@ class LakeTableBinding(ABC, Generic[T]):
         self._home.require(f"{action} of {self.spec.path}")
 
     def files_at(self, location: str) -> FileAccess:
-        return lake_files(self.storage, self.settings, location)
+        return open_lake_files(self.storage, self.settings, location)
 
     def exists(self) -> bool:
         return self.find() is not None
@@ -438,7 +438,7 @@ class LakeTable(ABC):
         """Return the objects whose changes reveal every change of the lake by any engine, or None if there are none."""
         return None
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         """Return the object with the latest state of the lake.
 
         Returns None before the first snapshot, or if the object is outside the warehouse.
@@ -446,7 +446,7 @@ class LakeTable(ABC):
         return None
 
     def digest_of(self, data: bytes) -> bytes:
-        """Return the digest of the content of a `head` object."""
+        """Return the digest of the content of a `latest_version` object."""
         return sha256(data).digest()
 
     @abstractmethod

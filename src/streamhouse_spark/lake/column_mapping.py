@@ -105,7 +105,7 @@ class NamedField(Protocol):
 F = TypeVar("F", bound=NamedField)
 
 
-def column_map(
+def read_column_mapping(
     properties: Mapping[str, str],
     fields: Iterable[tuple[int, str]],
     spec: LakeTableSpec,

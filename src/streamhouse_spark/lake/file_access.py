@@ -90,7 +90,7 @@ def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
     return {**storage, **named}
 
 
-def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
+def open_lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
     """Return the access to the data files near ``location``, inside or outside the warehouse."""
     inside = StorageFiles(storage)
     if inside.holds(location):
@@ -99,7 +99,7 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     return open_catalog_files(settings, location)
 
 
-def files_of_group(
+def open_group_files(
     storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
 ) -> FileAccess:
     """Return the access to files that are merged. Each file is opened several times.
@@ -108,7 +108,7 @@ def files_of_group(
     """
     if isinstance(storage, SupportsBatchReads) and size_bytes <= WINDOW_BYTES:
         return PrefetchedFiles(storage, settings, splits)
-    return lake_files(storage, settings, location)
+    return open_lake_files(storage, settings, location)
 
 
 class PrefetchedFiles:
@@ -163,7 +163,7 @@ class PrefetchedFiles:
         return self._files_around(location).is_named(name, location)
 
     def _files_around(self, location: str) -> FileAccess:
-        return lake_files(self._storage, self._settings, location)
+        return open_lake_files(self._storage, self._settings, location)
 
     def _read_whole(self, location: str) -> bytes | None:
         with self._lock:

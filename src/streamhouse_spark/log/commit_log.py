@@ -56,7 +56,7 @@ from streamhouse_spark.log.group_commit import (
     error_for_attempt,
     results_of_record,
 )
-from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, out_of_mixed
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, mixed_history_remedy
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.object_existence import list_staged_uuids, must_check_stored, require_stored
 from streamhouse_spark.log.record import (
@@ -527,7 +527,7 @@ class CommitLog:
             self._history_checked_ms = self._world.clock.boot_ms()
         self._queue.mark_races_checked()
         self._queue.set_stored_results(own_results)
-        self._state, self._recent_rows = state, self._recent_rows.before(self._read_rows)
+        self._state, self._recent_rows = state, self._recent_rows.with_newer(self._read_rows)
         return state
 
     def _load_start(self, prefetch: Prefetch) -> TableState | None:
@@ -580,7 +580,7 @@ class CommitLog:
             if state.version == tail:
                 raise CorruptDataError(
                     f"{url_of(self._storage, commit_key(self._table_uuid, tail + 1))} is missing although records "
-                    f"follow it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
+                    f"follow it; restore this file. {mixed_history_remedy(self._table_uuid, tail + 1)}",
                 )
         return state
 

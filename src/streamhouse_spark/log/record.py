@@ -226,7 +226,7 @@ class RecentRows:
         while self._bytes > RECENT_BYTES_MAX or len(self._rows) > RECENT_RECORDS_MAX:
             self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
 
-    def before(self, newer: RecentRows) -> RecentRows:
+    def with_newer(self, newer: RecentRows) -> RecentRows:
         """Return a cache with these entries and those of a ``newer`` cache, within the limits."""
         if not newer._rows:
             return self

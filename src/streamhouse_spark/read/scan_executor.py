@@ -34,7 +34,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.expressions.row_masks import rows_to_keep
+from streamhouse_spark.expressions.row_masks import mask_rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
@@ -249,7 +249,7 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 def _drop_mismatches(batches: Iterator[LogBatch], node: Node) -> Iterator[LogBatch]:
     """Drop rows that cannot match the filter, if there are many."""
     for batch in batches:
-        matches = rows_to_keep(node, batch.batch)
+        matches = mask_rows_to_keep(node, batch.batch)
         if matches is None:
             yield batch
         elif matches.any():

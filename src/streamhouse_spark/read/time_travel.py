@@ -123,6 +123,6 @@ def table_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> tup
                 f"{table.name} as of {timestamp_ms} ms: until {replaced.dropped.time_ms} ms the name belonged to "
                 "another table, which was deleted; choose a later time"
             )
-        state = replaced.last(table.storage)
+        state = replaced.last_state(table.storage)
         table = PreviousTable(table, replaced.log, state)
     return table, state

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import is_any_binary, is_any_list, is_any_text
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import signed_year
+from streamhouse_spark.core.python_values import add_year_sign
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
 
@@ -348,7 +348,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
     if zero is not None:
         texts = [text.removesuffix(zero) for text in texts]
     valid = array.is_valid().to_pylist()
-    return [signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
+    return [add_year_sign(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:

@@ -26,7 +26,7 @@ from streamhouse_spark.schema.conversion import Conversion, refuse_column
 from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant
+from streamhouse_spark.schema.variant import contains_type, find_first_malformed, is_variant
 
 _ADD_COLUMN = "; add a column with add_columns(…), ALTER TABLE … ADD COLUMN, or Spark's write option mergeSchema"
 
@@ -79,7 +79,7 @@ def convert_rows(
             )
         if position in unsure:
             _check_text(values, table, column.name)
-        if is_variant(column.type) and (row := first_malformed(values)) is not None:
+        if is_variant(column.type) and (row := find_first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has a malformed variant in row {row} of these rows; {_MAKE_VARIANT}")
         if contains_type(column.type, types.is_map) and (row := first_repeated_key(values)) is not None:
             refuse_column(
@@ -415,20 +415,20 @@ def first_repeated_key(values: pa.ChunkedArray) -> int | None:
     """
     before = 0
     for chunk in values.chunks:
-        rows = np.concatenate([np.zeros(0, np.int64), *_repeating(chunk)])
+        rows = np.concatenate([np.zeros(0, np.int64), *_find_duplicate_key_maps(chunk)])
         if len(rows):
             return before + int(rows.min())
         before += len(chunk)
     return None
 
 
-def _repeating(array: pa.Array) -> Iterator[Indexes]:
+def _find_duplicate_key_maps(array: pa.Array) -> Iterator[Indexes]:
     """Yield the positions of values that contain a map with a duplicate key."""
     if not contains_type(array.type, types.is_map):
         return
     if types.is_struct(array.type):
         for child in array.flatten():
-            yield from _repeating(child)
+            yield from _find_duplicate_key_maps(child)
         return
     if types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
@@ -436,13 +436,15 @@ def _repeating(array: pa.Array) -> Iterator[Indexes]:
     first, last = int(offsets[0]), int(offsets[-1])
     parents = np.repeat(np.arange(len(array)), np.diff(offsets))
     children = [array.items, array.keys] if types.is_map(array.type) else [array.values]
-    repeating_rows = [rows for child in children for rows in _repeating(child.slice(first, last - first))]
+    repeating_rows = [rows for child in children for rows in _find_duplicate_key_maps(child.slice(first, last - first))]
     if types.is_map(array.type) and len(parents) and int(np.diff(offsets).max()) > 1:
-        repeating_rows.append(_repeated(parents, _codes(array.keys.slice(first, last - first))))
+        repeating_rows.append(
+            _find_duplicate_keys(parents, _encode_keys_as_integers(array.keys.slice(first, last - first)))
+        )
     yield from (rows[is_valid[rows]] for rows in (parents[positions] for positions in repeating_rows))
 
 
-def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
+def _find_duplicate_keys(parents: Indexes, codes: Indexes) -> Indexes:
     """Return the positions of keys that occur at an earlier position of the same map."""
     order = np.lexsort((codes, parents))
     is_same = (np.diff(parents[order]) == 0) & (np.diff(codes[order]) == 0)
@@ -450,12 +452,12 @@ def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
     return repeated
 
 
-def _codes(keys: pa.Array) -> Indexes:
+def _encode_keys_as_integers(keys: pa.Array) -> Indexes:
     """Return an integer for each key. Two integers are equal only if the keys are equal."""
     if types.is_struct(keys.type):
         codes = np.zeros(len(keys), np.int64)
         for child in keys.flatten():
-            codes = _pairs(codes, _codes(child))
+            codes = _pairs(codes, _encode_keys_as_integers(child))
         return codes
     if types.is_list(keys.type) or types.is_large_list(keys.type):
         return _codes_of_lists(keys)
@@ -468,7 +470,7 @@ def _codes(keys: pa.Array) -> Indexes:
 def _codes_of_lists(keys: pa.Array) -> Indexes:
     offsets = np.asarray(keys.offsets, np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    of_values = np.append(_codes(keys.values.slice(first, last - first)), -2)
+    of_values = np.append(_encode_keys_as_integers(keys.values.slice(first, last - first)), -2)
     starts, lengths = offsets[:-1] - first, np.diff(offsets)
     codes = np.where(np.asarray(keys.is_valid()), lengths, -1)
     for place in range(int(lengths.max(initial=0))):

@@ -29,7 +29,14 @@ from streamhouse_spark.schema.json_values import encode_row_texts, encode_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import CsvOptions, is_bytes, is_time, json_lines, json_objects, read_body
+from streamhouse_spark.write.file_readers import (
+    CsvOptions,
+    is_bytes,
+    is_time,
+    read_body,
+    split_json_objects,
+    to_json_lines,
+)
 from streamhouse_spark.write.untrusted_arrow import IpcLimits
 
 JSON: Final = "application/json"
@@ -85,7 +92,7 @@ def parse_content_type(headers: Sequence[str]) -> str:
 
 def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
     """Parse the rows of a body, with strings cast to the table's types. Raises `SchemaMismatchError`."""
-    lines = json_lines(body) if kind == JSON else body
+    lines = to_json_lines(body) if kind == JSON else body
     rows = read_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
     return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
 
@@ -148,7 +155,7 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> RowBody:
             lambda row: next(encode_row_texts(rows.slice(row, 1))),
         )
     if kind == JSON:
-        return _divide_lines(json_objects(body), rules)
+        return _divide_lines(split_json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:

@@ -37,7 +37,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_key_prefix,
     parse_seconds,
     select_settings,
@@ -153,7 +153,7 @@ class AzureAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.account_key, self.sas_token, self.client_secret)
+        return list_secrets_to_mask(self.account_key, self.sas_token, self.client_secret)
 
 
 try:
@@ -379,7 +379,7 @@ def _credential(address: AzureAddress) -> Any:
 CLIENTS: ClientCache[AzureAddress, AzureContainerClient] = ClientCache(AzureContainerClient)
 
 
-def azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
+def open_azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``abfss://container@account.dfs.core.windows.net/prefix``, with pyiceberg's ``adls.*``
     settings.
 

@@ -55,17 +55,17 @@ def open_storage(location: str, settings: Mapping[str, str] | None = None, world
 
         return S3Storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "gs":
-        from streamhouse_spark.storage.gcs import gcs_storage
+        from streamhouse_spark.storage.gcs import open_gcs_storage
 
-        return gcs_storage(scheme + location[match.end(1) :], settings, world)
+        return open_gcs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme in ("abfss", "abfs"):
-        from streamhouse_spark.storage.azure import azure_storage
+        from streamhouse_spark.storage.azure import open_azure_storage
 
-        return azure_storage(scheme + location[match.end(1) :], settings, world)
+        return open_azure_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "hdfs":
-        from streamhouse_spark.storage.hdfs import hdfs_storage
+        from streamhouse_spark.storage.hdfs import open_hdfs_storage
 
-        return hdfs_storage(scheme + location[match.end(1) :], settings, world)
+        return open_hdfs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":
         return _local(_file_path(location), settings)
     raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")

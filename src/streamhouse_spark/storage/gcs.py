@@ -41,7 +41,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_boolean,
     parse_key_prefix,
     parse_seconds,
@@ -121,7 +121,7 @@ class GcsAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.token)
+        return list_secrets_to_mask(self.token)
 
 
 try:
@@ -411,7 +411,7 @@ def _credentials(address: GcsAddress) -> Any:
 CLIENTS: ClientCache[GcsAddress, GcsBucketClient] = ClientCache(GcsBucketClient)
 
 
-def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
+def open_gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings.
 
     By default, it uses the application default credentials of this machine. Raises `InvalidOptionError`.

@@ -47,7 +47,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_key_prefix,
     parse_seconds,
     parse_url,
@@ -126,7 +126,7 @@ class HdfsAddress:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.token)
+        return list_secrets_to_mask(self.token)
 
 
 def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:
@@ -463,7 +463,7 @@ class _TemporaryNames:
         return self.names[-1]
 
 
-def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
+def open_hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the ``hdfs.*`` settings. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
     return HdfsStorage(url, path, address, world, RetryPolicy.parse(settings))

@@ -17,7 +17,7 @@ from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE, VIEW, Vie
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive, first_change_offsets, read_pages
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
 from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.history_index import HistoryPoint
@@ -273,7 +273,7 @@ def _records_after_archive(source: TableHandle, version: SourceVersion, now: Tab
 
     None if it does not, or if an archived commit changed more than rows.
     """
-    archive = usable_archive(now)
+    archive = find_usable_archive(now)
     pages = [page for page in archive.pages if page.last_commit > version.version]
     archived_through = version.version
     for page, content in zip(pages, read_pages(source.storage, now, [page.uuid for page in pages]), strict=True):

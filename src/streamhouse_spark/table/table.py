@@ -123,9 +123,9 @@ class Table(TableHandle, Scannable):
         return f"Table({self.name}: {', '.join(count_of(number, noun) for noun, number in counts.items())})"
 
     def _repr_html_(self) -> str:
-        from streamhouse_spark.table.notebook import table_html
+        from streamhouse_spark.table.notebook import format_table_html
 
-        return table_html(self)
+        return format_table_html(self)
 
     # -- writing --------------------------------------------------------------------------------------------------
 

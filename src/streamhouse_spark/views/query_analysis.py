@@ -144,7 +144,7 @@ def session_values(spark: SparkSession) -> dict[str, str]:
     return {name: str(spark.conf.get(name)) for name in SESSION}
 
 
-def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+def make_session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with the settings with which the view was created.
 
     Returns ``spark`` if its settings match. Otherwise creates a session of the same application, with the other
@@ -243,10 +243,10 @@ class PlanCache:
         self._sessions: dict[Hashable, SparkSession] = {}
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with the settings of a view. Raises the errors of `session_with_settings`."""
+        """Return a session with the settings of a view. Raises the errors of `make_session_with_settings`."""
         cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
         if cache_key not in self._sessions:
-            self._sessions[cache_key] = session_with_settings(spark, view, settings)
+            self._sessions[cache_key] = make_session_with_settings(spark, view, settings)
         return self._sessions[cache_key]
 
     def parse(self, view: str, query: str) -> ParsedQuery:

@@ -473,7 +473,7 @@ def _last_refresh_ms(state: TableState) -> int:
     return 0 if last is None else last.time_ms
 
 
-def session_views(
+def make_view_service(
     spark: SparkSession,
     warehouse: str,
     names: Sequence[str] | None,

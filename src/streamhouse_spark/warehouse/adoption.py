@@ -30,7 +30,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.base import AdoptionCandidate, LakeAdoption
-from streamhouse_spark.lake.formats import lake_adoption
+from streamhouse_spark.lake.formats import open_lake_adoption
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.actions import Action, Create, Drop, TieredSnapshot
 from streamhouse_spark.log.bootstrap import put_first_record
@@ -149,7 +149,7 @@ class _Adopter:
             )
 
     def lake(self) -> LakeAdoption:
-        return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
+        return open_lake_adoption(self.storage, self.settings, self.world, self.lake_format)
 
     @property
     def kind(self) -> str:

@@ -139,16 +139,16 @@ def can_be_parsed_at_once(lines: bytes) -> bool:
     return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
-def json_lines(body: bytes) -> bytes:
+def to_json_lines(body: bytes) -> bytes:
     """Convert an array of objects, or one object, to one line per object, with its original text.
 
     Raises `SchemaMismatchError` for other or invalid JSON.
     """
-    return "\n".join(json_objects(body)).encode()
+    return "\n".join(split_json_objects(body)).encode()
 
 
-def json_objects(body: bytes) -> list[str]:
-    """Return the text of each object, without line breaks. See `json_lines`."""
+def split_json_objects(body: bytes) -> list[str]:
+    """Return the text of each object, without line breaks. See `to_json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
         objects = list(_split_objects(text))
@@ -525,7 +525,7 @@ class CsvOptions:
     """Values of columns that are missing from a row; null without a default. A column that no row has is omitted."""
 
 
-def file_format(path: str, explicit: str | None) -> str:
+def resolve_file_format(path: str, explicit: str | None) -> str:
     """Return the explicit format, or the format of the suffix of the file name. Raises `InvalidOptionError`."""
     if explicit is not None:
         return explicit
@@ -662,7 +662,7 @@ def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
     unit, line, rest = "line", 1, b""
     block = source.read(BLOCK_BYTES)
     if block.lstrip().startswith(b"["):  # an array must be parsed before it can be divided
-        unit, block = "row", json_lines(block + source.read())
+        unit, block = "row", to_json_lines(block + source.read())
     while block:
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():

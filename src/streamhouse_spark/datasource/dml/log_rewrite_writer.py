@@ -89,14 +89,14 @@ class LogRewriteWriter(DataSourceArrowWriter):
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)
-            staged = self._plan.message(self._require_no_identity_values(batches))
+            staged = self._plan.stage(self._require_no_identity_values(batches))
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
         rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
         inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
         reject_identity_values(self._plan.identity, inserted, self._plan.table)
         new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
-        staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
+        staged = self._plan.stage(iter(new.to_batches()), num_updated=updated.num_rows)
         old = _read_ids(rows.filter(pc.not_equal(kinds, "insert")))
         require_row_ids(self._plan.table, old)
         return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_read_ids(updated)))

@@ -101,7 +101,7 @@ class StagingPlan:
             connection, table.name, table.uuid, state.schema, segment_options, routing, newest, replaced, *of_rows
         )
 
-    def message(
+    def stage(
         self,
         batches: Iterable[pa.RecordBatch],
         query_id: str | None = None,

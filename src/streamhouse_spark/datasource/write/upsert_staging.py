@@ -181,7 +181,7 @@ class KeyedStagingPlan:
     def segment_options(self) -> SegmentOptions:
         return SegmentOptions(self.schema_id)
 
-    def message(
+    def stage(
         self,
         batches: Iterable[pa.RecordBatch],
         query_id: str | None = None,

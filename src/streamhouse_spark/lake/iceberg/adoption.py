@@ -190,7 +190,7 @@ def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str
     if move is None and files.holds(location) and files.key_of(location).rstrip("/") == binding.spec.location:
         return []
     actual = f"{binding.storage.url}/{binding.spec.location}"
-    recorded = actual if move is None else move.back().of(location)
+    recorded = actual if move is None else move.inverse().of(location)
     text = (
         f"its metadata records the location {recorded}, but it is at {actual}, so it was moved or copied; rewrite its "
         "metadata with the engine that wrote it, or configure its catalog with lake.iceberg.catalog settings"

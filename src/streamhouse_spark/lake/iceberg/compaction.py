@@ -22,7 +22,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offsets_of_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_group_files, read_offsets_of_files
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 from streamhouse_spark.lake.iceberg.file_io import prefetch_files, read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
@@ -92,7 +92,7 @@ class RewriteTask(JsonSerializable):
     context: WriteContext
     projection: LakeProjection
 
-    def written(
+    def write_group(
         self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
     ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
@@ -420,11 +420,13 @@ class KeyedRewriteTask(JsonSerializable):
     lake_offsets: Mapping[int, int]
     location: str
 
-    def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
+    def write_group(
+        self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
         """Rewrite a group. Raises `CommitConflictError` if the new files do not have the rows that were read."""
         context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
         splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
-        files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
+        files = open_group_files(storage, settings, splits, group.size_bytes, context.lake["data_location"])
         offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
         rows = KeyMergedFiles(files, group.files, self.projection, key_ids, context.key_indexes)

@@ -66,7 +66,9 @@ def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMappi
     """Return the lake table's column map. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = nested_field_finder(metadata.schema())
-    columns = column_mapping.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    columns = column_mapping.read_column_mapping(
+        metadata.properties, fields, spec, where=metadata.location, inner_of=inside
+    )
     return add_external_nested_ids(columns, metadata)
 
 

@@ -93,7 +93,7 @@ def expire(
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, files_of_depth in groupby(files, key=_depth):  # data files, then manifests, then manifest lists
+    for _, files_of_depth in groupby(files, key=_deletion_rank):  # data files, then manifests, then manifest lists
         for _ in map_with_store_concurrency(binding.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
@@ -179,10 +179,10 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
             files,
             before.properties,
         )
-    return sorted(unreachable, key=lambda location: (*_depth(location), location))
+    return sorted(unreachable, key=lambda location: (*_deletion_rank(location), location))
 
 
-def _depth(location: str) -> tuple[bool, bool]:
+def _deletion_rank(location: str) -> tuple[bool, bool]:
     """Rank data files before manifests before manifest lists. Files of the next kind reference each kind."""
     return location.endswith(".avro"), "/snap-" in location
 
@@ -237,7 +237,7 @@ def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool
     if not files.holds(table.location()):
         return []
     not_before_ms = storage.now_ms() - grace_ms
-    old = _old_files(storage, files, table, not_before_ms)
+    old = _list_old_files(storage, files, table, not_before_ms)
     if not old:
         return []
     needed = _referenced_paths(table, files)
@@ -251,7 +251,7 @@ def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool
     return orphans
 
 
-def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
+def _list_old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
     """Return data files, manifests and manifest lists from before ``not_before_ms``."""
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")

@@ -116,7 +116,7 @@ class PathRebase:
     def of(self, location: str) -> str:
         return rebase_uri(location, self.recorded_root, self.opened_root)
 
-    def back(self) -> PathRebase:
+    def inverse(self) -> PathRebase:
         return PathRebase(self.opened_root, self.recorded_root)
 
 
@@ -210,18 +210,18 @@ def read_snapshot_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile
     pyiceberg's own method uses a cache by path, which a commit must not depend on. Raises `CorruptDataError`, and
     `FileNotFoundError` for an expired snapshot.
     """
-    with _damage_while_read(snapshot.manifest_list):
+    with _translate_damage_errors(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager
 def translate_metadata_errors(location: str) -> Iterator[None]:
     """Run reads of manifests, and translate pyiceberg's errors on damaged or missing files."""
-    with translate_missing_file_errors(location), _damage_while_read(location):
+    with translate_missing_file_errors(location), _translate_damage_errors(location):
         yield
 
 
-def _damage_while_read(location: str) -> AbstractContextManager[None]:
+def _translate_damage_errors(location: str) -> AbstractContextManager[None]:
     return translate_damage_errors(location, _DAMAGE, _location, "a manifest")
 
 

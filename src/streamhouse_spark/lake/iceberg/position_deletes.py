@@ -39,7 +39,7 @@ from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, DELETED_KEY, FilesAt, read_deleted_positions
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import DeletedRows, LakeFile, LakeProjection, LakeSplit, LiveFile, WriteContext
@@ -90,7 +90,7 @@ def write_deletes(
     location = f"{directory}/{bucket:05d}-deletes-{output.ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
-    with parquet_sink(output.files, location) as sink:
+    with open_parquet_sink(output.files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
             close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})

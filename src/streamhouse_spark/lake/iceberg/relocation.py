@@ -34,7 +34,7 @@ from streamhouse_spark.lake.iceberg.file_io import (
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum, read_checked_footer
-from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 
@@ -218,7 +218,7 @@ def _rename_data_files(files: StorageFiles, where: str, location: str, move: Pat
     )
     field = table.schema.field(index)
     table = table.set_column(index, pa.field(field.name, moved.type, field.nullable, field.metadata), moved)
-    with parquet_sink(files, location) as sink:
+    with open_parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
             close_with_checksum(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})

@@ -196,7 +196,7 @@ class SnapshotBuilder:
                 snapshot_id=self._snapshot_id,
                 sequence_number=None,
                 file_sequence_number=None,
-                data_file=data_file(file, self._metadata),
+                data_file=to_data_file(file, self._metadata),
             )
             by_spec.setdefault(file.spec_id, []).append(entry)
         return [self._write_manifest(content, spec_id, entries) for spec_id, entries in by_spec.items()]
@@ -324,7 +324,7 @@ class SnapshotBuilder:
         schema, specs = self._metadata.schema(), self._metadata.specs()
         paths = {spec_id: cast("PartitionSpec", PartitionPaths(spec)) for spec_id, spec in specs.items()}
         for file in self._change.added:
-            collector.add_file(data_file(file, self._metadata), schema, paths[file.spec_id])
+            collector.add_file(to_data_file(file, self._metadata), schema, paths[file.spec_id])
         for data in removed:
             collector.remove_file(data, schema, paths[data.spec_id])
         properties = {
@@ -395,7 +395,7 @@ def _manifest_entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_
     )
 
 
-def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
+def to_data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     """Return Iceberg's description of a file that a task wrote."""
     spec = metadata.specs()[file.spec_id]
     fields: dict[str, Any] = {
@@ -430,13 +430,15 @@ def commit_snapshot(binding: IcebergTableBinding, validate: Validation) -> LakeS
         binding.world.wait_to_retry(attempt)
         round_cache.forget()
         with round_cache.open():
-            snapshot = _attempt(binding, validate, commit_uuid, attempt)
+            snapshot = _attempt_commit(binding, validate, commit_uuid, attempt)
         if snapshot is not None:
             return describe_snapshot(snapshot, own_offsets(snapshot, binding.spec.table_uuid, name))
     raise CommitConflictError(f"lake table {name}: {ATTEMPTS_MAX} attempts conflicted with other writers; retry later")
 
 
-def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
+def _attempt_commit(
+    binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int
+) -> Snapshot | None:
     """Attempt the commit on the loaded version. Return the snapshot, or None if another writer won."""
     catalog, identifier = binding.catalog, binding.identifier
     with translate_catalog_errors(f"{'.'.join(identifier)} was loaded"):

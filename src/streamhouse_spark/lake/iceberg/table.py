@@ -97,7 +97,7 @@ class IcebergLake(LakeTable, SupportsFileRewrite):
     def validators(self) -> LakeValidators | None:
         return self.binding.validators()
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         file = self.binding.newest_file()
         return None if file is None else LakeVersion(file[0], self.digest_of(file[1]), file[2])
 

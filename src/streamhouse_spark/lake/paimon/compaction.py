@@ -21,7 +21,7 @@ from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offsets_of_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_group_files, read_offsets_of_files
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
 from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
@@ -86,7 +86,7 @@ class RewriteTask(JsonSerializable):
     context: WriteContext
     projection: LakeProjection
 
-    def written(
+    def write_group(
         self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
     ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
@@ -216,12 +216,14 @@ class KeyedRewriteTask(JsonSerializable):
     projection: LakeProjection
     lake_offsets: Mapping[int, int]
 
-    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
+    def write_group(
+        self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
         """Merge and rewrite a group. Raises `CommitConflictError` if the files do not have the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
-        files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
+        files = open_group_files(storage, settings, [split], group.size_bytes, spec.data_location)
         rows = SequenceMergedFiles(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         output = FileOutput(self.context, spec, files, world.ids)

@@ -59,7 +59,7 @@ def paimon_columns(
 
     Readers of its files also pass ``schemas``, which are all schemas of the lake.
     """
-    columns = column_mapping.column_map(
+    columns = column_mapping.read_column_mapping(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
     )
     return add_external_nested_ids(columns, lake, schemas) if schemas else columns

@@ -253,9 +253,9 @@ def expire(
     # Tags that were created from these snapshots until now count. No reader can find the snapshots any more.
     unneeded = candidates - reach.needed_files([*retained, *list_tag_and_branch_snapshots(binding)])
     inside = filter(binding.files.holds, unneeded)  # files outside the warehouse belong to other engines
-    files = sorted(inside, key=lambda file: (*_depth(binding, file), file))
+    files = sorted(inside, key=lambda file: (*_deletion_rank(binding, file), file))
     if not dry_run:
-        for _, files_of_depth in groupby(files, key=partial(_depth, binding)):
+        for _, files_of_depth in groupby(files, key=partial(_deletion_rank, binding)):
             delete_all(binding.storage, [binding.files.key_of(location) for location in files_of_depth])
     return ExpireReport(tuple(snapshot.id for snapshot in expired), tuple(files))
 
@@ -297,7 +297,7 @@ def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
     return [number for number in next_numbers if number is not None]
 
 
-def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
+def _deletion_rank(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
     """Rank data files before manifests before their lists. Files of the next kind reference each kind."""
     return file.startswith(f"{binding.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
 
@@ -313,7 +313,7 @@ def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool)
     binding.require_owner(table)
     not_before_ms = binding.storage.now_ms() - grace_ms
     old, needed = call_both(
-        binding.storage, partial(_old_files, binding, not_before_ms), partial(_referenced_paths, binding, table)
+        binding.storage, partial(_list_old_files, binding, not_before_ms), partial(_referenced_paths, binding, table)
     )
     orphans = _exclude(old, needed)
     if dry_run or not orphans:
@@ -330,7 +330,7 @@ def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool)
     return orphans
 
 
-def _old_files(binding: PaimonTableBinding, not_before_ms: int) -> list[str]:
+def _list_old_files(binding: PaimonTableBinding, not_before_ms: int) -> list[str]:
     base = f"{binding.spec.location}/"
     listed = (info for info in binding.storage.list(base) if info.modified_ms < not_before_ms)
     return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))

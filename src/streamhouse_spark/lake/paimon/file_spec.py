@@ -101,10 +101,10 @@ class PaimonFileSpec:
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
         """Return Paimon's own folder, or a shorter name if a value exceeds the length of folder names."""
-        inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
+        inside = self.canonical_location(key, bucket, "").removeprefix(self.data_location).strip("/")
         return "/".join([self.data_location, *(_shorten(part) for part in inside.split("/"))])
 
-    def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
+    def canonical_location(self, key: PartitionKey, bucket: int, name: str) -> str:
         """Return the location where readers expect a file whose manifest entry has no path."""
         values = tuple(row.values[0] for row in self.partition(key))
         path: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)

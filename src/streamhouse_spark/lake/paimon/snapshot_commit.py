@@ -230,7 +230,7 @@ class _SnapshotBuilder:
             GenericRow(partition, spec.partition_fields),
             spec.bucket_of(file.bucket),
             spec.num_buckets,
-            _data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
+            _to_data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
     def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
@@ -260,10 +260,10 @@ _APPENDED, _COMPACTED = 0, 1
 """Paimon's codes for the source of a file."""
 
 
-def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
+def _to_data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
-    is_canonical = file.location == spec.canonical(file.partition, file.bucket, name)
+    is_canonical = file.location == spec.canonical_location(file.partition, file.bucket, name)
     low, high, nulls = (file.columns[group] for group in ("lower_bounds", "upper_bounds", "null_counts"))
     fields = [field for field in spec.schema.fields if field.id in nulls]
     empty = GenericRow([], [])

@@ -75,7 +75,7 @@ class PaimonLake(LakeTable, SupportsSnapshotReplacement):
         self.binding.require_owner(table)
         return tiering_commit.describe_snapshot(self.binding, table.snapshot) if table.snapshot else None
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         table = self.binding.find()
         snapshot = None if table is None else table.snapshot
         if snapshot is None:

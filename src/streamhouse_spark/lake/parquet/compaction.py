@@ -106,7 +106,9 @@ class GroupWriter(Protocol):
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup: ...
+    def write_group(
+        self, group: Any, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup: ...
 
 
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[RewrittenGroup]]
@@ -184,7 +186,7 @@ def make_local_runner(storage: Storage, settings: Mapping[str, str], world: Worl
     """Return a function that rewrites groups in this process. See `write_groups`."""
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
-        return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
+        return write_groups(storage, groups, lambda group: writer.write_group(group, storage, settings, world))
 
     return run
 

@@ -176,7 +176,7 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
 
 
 @contextmanager
-def parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
+def open_parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
     """Open a sink for a Parquet writer. The file is visible when the context ends without an error."""
     with files.create(location) as sink:
         yield CountingWriter(sink)

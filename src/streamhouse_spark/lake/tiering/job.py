@@ -38,8 +38,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import PrefetchedFiles, lake_files
-from streamhouse_spark.lake.formats import file_spec_of, lake_library
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_lake_files
+from streamhouse_spark.lake.formats import file_spec_of, require_lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import FilesAt
@@ -221,7 +221,7 @@ class TieringJob:
         with self._lake.cache_metadata_for_round():
             newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
-            head = self._lake.head() if not is_due else None
+            head = self._lake.latest_version() if not is_due else None
         if newest is not None and not is_lake_ahead(newest, self._log.state):
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
@@ -321,18 +321,20 @@ def run_task(
     Tasks of one round in a process share ``records``, because one record may hold rows of all buckets. Raises
     `MissingExtraError` if the executor does not have the library of the lake format.
     """
-    with lake_library(task.context.lake["format"], "the table to be tiered"):
+    with require_lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
         file_spec = file_spec_of(task.context)
-        output = FileOutput(task.context, file_spec, lake_files(storage, settings, file_spec.data_location), world.ids)
+        output = FileOutput(
+            task.context, file_spec, open_lake_files(storage, settings, file_spec.data_location), world.ids
+        )
         return write_files(output, task.bucket, task.offsets, _read_rows(storage, task, records), task.split.deleted)
 
 
 def _run_keyed_task(
     storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None
 ) -> list[LakeFile]:
-    files_at = partial(lake_files, storage, settings)
+    files_at = partial(open_lake_files, storage, settings)
     if task.base is not None:
         return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))

@@ -31,10 +31,10 @@ from streamhouse_spark.log.archive.pages import (
     CommitRows,
     PageContent,
     encode_page,
+    find_usable_archive,
     list_page_keys,
     read_page,
     read_pages,
-    usable_archive,
 )
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS, Commit, read_commits
@@ -87,7 +87,7 @@ def _archive_once(
             _commit(log, storage, state, NO_ARCHIVE, [], storage.now_ms())
         return 0
     began_ms = storage.now_ms()
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     base = archive or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
     unexpired = _drop_expired_pages(base, began_ms - retention_ms)
     new_ranges = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}

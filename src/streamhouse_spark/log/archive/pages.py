@@ -132,7 +132,7 @@ class PageContent:
         return LogSplit(table_uuid, bucket, offsets, segments, schemas)
 
 
-def usable_archive(state: TableState) -> Archive:
+def find_usable_archive(state: TableState) -> Archive:
     """Return the state's archive if it is contiguous with the hot log; otherwise an empty archive."""
     joins = state.archive.is_contiguous_with({bucket: log.start for bucket, log in state.buckets.items()})
     return state.archive if joins else NO_ARCHIVE
@@ -140,13 +140,13 @@ def usable_archive(state: TableState) -> Archive:
 
 def first_change_offsets(state: TableState) -> dict[int, int]:
     """Return bucket → the first offset whose change is retained in the archive or the hot log."""
-    starts = usable_archive(state).starts
+    starts = find_usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
     """Return the first record with changes to archive, or None. The low watermark must not pass it."""
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     if not archive or state.parsed.changelog_retention_ms is None:
         return None
     has_new_rows = any(log.end > archive.end(bucket) for bucket, log in state.buckets.items())

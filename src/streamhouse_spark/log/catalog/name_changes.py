@@ -58,7 +58,7 @@ class ReplacedTable:
     dropped: Record
     """The record that dropped the table. After it, the name denotes the successor."""
 
-    def last(self, storage: Storage) -> TableState:
+    def last_state(self, storage: Storage) -> TableState:
         """Return the table's last state before the drop. Raises the errors of `state_at`."""
         return state_at(self.log, storage, self.dropped.number - 1)
 

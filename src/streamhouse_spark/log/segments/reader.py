@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_index import out_of_mixed
+from streamhouse_spark.log.history_index import mixed_history_remedy
 from streamhouse_spark.log.record import RecentRows, read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.ipc_format import (
@@ -333,7 +333,7 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
 def _damaged_segment_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
     return CorruptDataError(
         f"{url_of(storage, key)} is missing although the table names it; restore this file. "
-        f"{out_of_mixed(table_uuid, segment.commit)}"
+        f"{mixed_history_remedy(table_uuid, segment.commit)}"
     )
 
 

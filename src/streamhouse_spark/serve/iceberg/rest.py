@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.types import TableName
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.serve.acl import Right, database_not_found, require_definition
+from streamhouse_spark.serve.acl import Right, database_not_found_error, require_definition
 from streamhouse_spark.serve.auth import client_of, make_route
 from streamhouse_spark.serve.iceberg.served_tables import ServedMetadata, ServedTable, ServedTables, StaleFallback
 from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
@@ -168,7 +168,7 @@ class _Catalog:
         """Return the namespace. Raises `TableNotFoundError` if it does not exist, or the client may not see it."""
         client = client_of(request)
         if not client.can_see_database(name) or name not in self._warehouse.databases():
-            raise database_not_found(client, name)
+            raise database_not_found_error(client, name)
         return name
 
     def _list(self, request: Request) -> Response:

@@ -17,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.retry import Failure
-from streamhouse_spark.storage.remote.setting_parsers import mask_secrets
+from streamhouse_spark.storage.remote.setting_parsers import list_secrets_to_mask
 
 _DATE_RESOLUTION_MS = 1000
 
@@ -138,7 +138,7 @@ class TokenFile:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.text)
+        return list_secrets_to_mask(self.text)
 
     def renew(self, version: int) -> bool:
         """Read the file again, and return whether the secret differs from that of ``version``.

@@ -240,7 +240,7 @@ class CountedClient:
         try:
             return await request
         except failures.S3_FAILURES as error:
-            self._note(key, operation, counts_of_failure(failures.classify(error), sent_bytes))
+            self._note(key, operation, counts_of_failure(failures.classify_failure(error), sent_bytes))
             raise
 
     def _note(self, key: str, operation: str, about: RequestCounts) -> None:

@@ -79,7 +79,7 @@ class S3Storage:
             try:
                 return (await client.get(self._bucket, self._prefix + key)).data
             except failures.S3_FAILURES as error:
-                if failures.classify(error) is not FailureKind.ABSENT:
+                if failures.classify_failure(error) is not FailureKind.ABSENT:
                     raise
                 return None
 
@@ -250,7 +250,7 @@ class S3Storage:
                     partial(run, client),
                     self._world,
                     failures.S3_FAILURES,
-                    failures.classify,
+                    failures.classify_failure,
                     retry_unknown_outcome=retry_unknown_outcome,
                     patience=self._patience,
                 )

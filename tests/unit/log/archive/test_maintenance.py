@@ -12,7 +12,7 @@ from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, ma
 from streamhouse_spark.log.actions import NO_ARCHIVE, KvSnapshot, Trim
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.maintenance import update_archive
-from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_offsets, read_page, usable_archive
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_usable_archive, first_change_offsets, read_page
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
@@ -131,7 +131,7 @@ class TestMaintenance:
         put(table, 1, n=2)
         ends = table.refresh().ends
         table.log.commit(lambda _state, _ms: (Trim({b: end for b, end in ends.items() if end}),))
-        assert not usable_archive(table.refresh())
+        assert not find_usable_archive(table.refresh())
         assert kept(table) == []
         put(table, 1, n=3)
         assert archive(table) == 2

@@ -241,7 +241,7 @@ def test_others_write_the_groups_and_some_of_them_twice(wh):
         for text in [pickle.dumps((group, writer)) for group in groups]:
             for _ in range(2):  # an attempt whose answer is lost, and another one
                 group, elsewhere = pickle.loads(text)
-                written = elsewhere.written(group, table.storage, table.settings, table.world)
+                written = elsewhere.write_group(group, table.storage, table.settings, table.world)
             found.append(written)
             asked.append(group.num_rows)
         return found
@@ -258,7 +258,7 @@ def test_nothing_is_committed_where_others_fail(table):
     before = table.lake.newest()
 
     def run(groups, writer):
-        writer.written(groups[0], table.storage, table.settings, table.world)
+        writer.write_group(groups[0], table.storage, table.settings, table.world)
         raise OSError("cancelled")
 
     with pytest.raises(OSError, match="cancelled"):

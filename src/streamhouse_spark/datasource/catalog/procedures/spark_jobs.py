@@ -34,7 +34,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StreamhouseError,
 )
-from streamhouse_spark.lake.formats import lake_library
+from streamhouse_spark.lake.formats import require_lake_library
 from streamhouse_spark.lake.parquet.compaction import (
     GroupWriter,
     RewrittenGroup,
@@ -205,7 +205,7 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
     if "round" in task:
         return run_on_executor(connection, task["round"])
     path, writer_name, group_name = _REWRITE_CLASSES[task["rewrite"]]
-    with lake_library(task["rewrite"].split()[0], "the files to rewrite"):
+    with require_lake_library(task["rewrite"].split()[0], "the files to rewrite"):
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
         warehouse = connection.warehouse()
