@@ -169,7 +169,7 @@ class TableState:
     tags: Tags = field(default_factory=dict)
     """Name → version that is retained until the tag is dropped."""
     archive: Archive = NO_ARCHIVE
-    """Changes that outlive the hot log. It may have a gap before the log; see `log.archive.pages.usable_archive`."""
+    """Changes that outlive the hot log, possibly with a gap before it; see `log.archive.pages.find_usable_archive`."""
     expiring: frozenset[int] = frozenset()
     """Lake snapshots that an expiry removes or has removed recently. Tags must not name them."""
     former_lakes: tuple[str, ...] = ()

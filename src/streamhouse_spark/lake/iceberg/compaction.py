@@ -34,7 +34,7 @@ from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
     data_location,
-    require_shape,
+    require_committable,
     require_snapshot_as_planned,
     require_written,
     write_context,
@@ -157,7 +157,7 @@ def rewrite(
 
     def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
-        require_shape(metadata, spec)
+        require_committable(metadata, spec)
         require_written(binding, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
@@ -465,7 +465,7 @@ def compact_keyed(
     def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
-        require_shape(metadata, file_spec)
+        require_committable(metadata, file_spec)
         require_written(binding, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE

@@ -29,7 +29,7 @@ from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commi
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
-    require_shape,
+    require_committable,
     require_snapshot_as_planned,
     require_written,
     write_context,
@@ -67,7 +67,7 @@ def drop_partitions(
         require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
-            require_shape(metadata, file_spec)
+            require_committable(metadata, file_spec)
             require_written(binding, metadata, added, file_spec)
         return _make_change(binding, metadata, files_to_drop, deletes, added)
 

@@ -73,7 +73,7 @@ def commit_round(
 
     def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
-        require_shape(metadata, file_spec)
+        require_committable(metadata, file_spec)
         offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
         moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
@@ -99,7 +99,7 @@ def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) ->
         )
 
 
-def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
+def require_committable(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
     current = (metadata.current_schema_id, metadata.default_spec_id)
     planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
     if current != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:

@@ -209,7 +209,7 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
         warehouse = connection.warehouse()
-        rewritten = writer.from_json(task["writer"]).written(
+        rewritten = writer.from_json(task["writer"]).write_group(
             group.from_json(task["group"]), warehouse.storage, warehouse.settings, warehouse.world
         )
     return rewritten.to_json()
