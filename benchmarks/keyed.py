@@ -27,7 +27,7 @@ from benchmarks.measure import (
 )
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.kv.tablet import close_tablets, finish_all
+from streamhouse_spark.kv.tablet import close_tablets, finish_apply_queues
 
 KEY = "o_orderkey"
 UPDATED_SHARE = 0.8
@@ -60,7 +60,7 @@ class Ours:
 
     def wait_until_durable(self) -> None:
         """Wait for what is done behind the answers: nobody else pays for it."""
-        finish_all()
+        finish_apply_queues()
 
     def read_all(self) -> pa.Table:
         return Warehouse(self.warehouse.url).table("bench.orders").to_arrow()
@@ -208,7 +208,7 @@ def _back_to_back(bench: Bench, batches: Batches, size: int, tables: dict[str, A
             def write(table: Any = table) -> None:
                 for part in rows:  # noqa: B023 - called before the next round
                     table.upsert(part)
-                finish_all()
+                finish_apply_queues()
 
             runs[name].append(timed(write) / BACK_TO_BACK)
     name = f"upsert {size:,} rows, {BACK_TO_BACK} back to back until applied"

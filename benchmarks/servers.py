@@ -37,7 +37,7 @@ from benchmarks.measure import (
 from benchmarks.server_clients import Fluss, Kafka, Log, Ours
 from benchmarks.server_processes import compiled_driver, running_fluss, running_kafka
 from streamhouse_spark import Warehouse
-from streamhouse_spark.kv.tablet import finish_all
+from streamhouse_spark.kv.tablet import finish_apply_queues
 
 KAFKA = "Kafka 4.3.1, page cache"
 KAFKA_FSYNC = "Kafka 4.3.1, flush.messages=1"
@@ -188,7 +188,7 @@ def server_keyed(bench: Bench) -> Iterator[Figure]:
                 rows = changes.make(size)
                 for who, upsert in contestants.items():
                     seconds = _synced(lambda upsert=upsert, rows=rows: upsert(rows))
-                    finish_all()  # nobody pays for what is done behind another's answer
+                    finish_apply_queues()  # nobody pays for what is done behind another's answer
                     if number:
                         runs[who].append(seconds)
             what = f"upsert of {size:,} rows into {orders.num_rows / 1e6:.2g} M, with changelog"

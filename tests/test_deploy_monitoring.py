@@ -16,7 +16,7 @@ from kit.serving import http_client
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.service.endpoint import serve_until_exit
 from streamhouse_spark.service.tiering_service import TableStatus
-from streamhouse_spark.views.service import ViewStatus, view_measures
+from streamhouse_spark.views.service import ViewStatus, make_view_metrics
 from unit.service.test_endpoint import LOOPBACK, Observed, get
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -41,7 +41,7 @@ def metrics(tmp_path_factory):
     warehouse.create_table("sales.orders", "id BIGINT")
     client = http_client(make_app(warehouse))
     client.post("/api/v1/tables/sales.orders/rows", json=[{"id": 1}])
-    views = lambda: view_measures([ViewStatus("gold.revenue", 1000, 0)])  # noqa: E731
+    views = lambda: make_view_metrics([ViewStatus("gold.revenue", 1000, 0)])  # noqa: E731
     with serve_until_exit(Observed(tables=[TableStatus("sales.orders")]), LOOPBACK, views) as address:
         text = client.get("/metrics").text, get(address, "/metrics")[1]
     families = [family for one in text for family in text_string_to_metric_families(one)]

@@ -172,7 +172,7 @@ def _exports_to(provider: MeterProvider | None) -> _Exports:
         return _exports[id(provider)][1]
 
 
-def as_prometheus(metrics: Iterable[Metric]) -> tuple[str, bytes]:
+def format_prometheus(metrics: Iterable[Metric]) -> tuple[str, bytes]:
     """Return the content type and the text of metrics in the text format of Prometheus."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -436,15 +436,15 @@ class TieringService:
         for name, called in {"on_report": on_report, "on_lineage": on_lineage, "on_view": on_view}.items():
             if called is not None and not callable(called):
                 raise InvalidOptionError(f"{name} is {quote(called)}, expected a function")
-        from streamhouse_spark.datasource.lake_jobs import spark_tasks
+        from streamhouse_spark.datasource.lake_jobs import make_spark_task_runner
         from streamhouse_spark.service.tiering_service import Service
-        from streamhouse_spark.views.service import session_views
+        from streamhouse_spark.views.service import make_view_service
         from streamhouse_spark.warehouse.process_cache import Connection
 
-        self._views = session_views(spark, warehouse, tables, on_view) if views else None
+        self._views = make_view_service(spark, warehouse, tables, on_view) if views else None
         connection = Connection.of(warehouse, settings or {})
         self._service = Service(
-            spark_tasks(spark, connection),
+            make_spark_task_runner(spark, connection),
             connection,
             tables,
             on_report=on_report,
@@ -459,10 +459,10 @@ class TieringService:
         first round if a named table does not exist.
         """
         from streamhouse_spark.service.endpoint import export_service_metrics
-        from streamhouse_spark.views.service import view_measures
+        from streamhouse_spark.views.service import make_view_metrics
 
         refreshing_views = nullcontext() if self._views is None else self._views.run_in_background(stop)
-        with export_service_metrics(self._service, lambda: view_measures(self.view_status())), refreshing_views:
+        with export_service_metrics(self._service, lambda: make_view_metrics(self.view_status())), refreshing_views:
             self._service.run(stop)
 
     def stop(self) -> None:
@@ -501,16 +501,16 @@ class RefreshService:
         catalog ``streamhouse``.
         """
         require_part("spark", spark, "a SparkSession", "dataSource")
-        from streamhouse_spark.views.service import session_views
+        from streamhouse_spark.views.service import make_view_service
 
-        self._service = session_views(spark, warehouse, views)
+        self._service = make_view_service(spark, warehouse, views)
 
     def run(self, stop: threading.Event | None = None) -> None:
         """Refresh until `stop` is called or ``stop`` is set. Returns after the step in progress has ended."""
         from streamhouse_spark.metrics import export_until_exit
-        from streamhouse_spark.views.service import view_measures
+        from streamhouse_spark.views.service import make_view_metrics
 
-        with export_until_exit(lambda: view_measures(self.status())):
+        with export_until_exit(lambda: make_view_metrics(self.status())):
             self._service.run(stop)
 
     def stop(self) -> None:

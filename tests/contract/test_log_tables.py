@@ -23,7 +23,7 @@ from streamhouse_spark import (
     Warehouse,
 )
 from streamhouse_spark.log.bucketing import buckets_of
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.always
@@ -55,7 +55,7 @@ class TestRowsAndOffsets:
         for number in range(4):
             table.append(plain(number, 1))
         house.tier(table)
-        merge_inline(table)
+        compact_inline_rows(table)
         table.append(plain(4, 1))
         found = [r for b in table.tail("earliest", include_metadata=True, until_ms=0) for r in b.to_pylist()]
         assert [(r["_log_offset"], r["id"]) for r in found] == [(i, i) for i in range(5)]

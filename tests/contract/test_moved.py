@@ -16,7 +16,7 @@ from faults.sim import sim_world
 from streamhouse_spark import InvalidOptionError, StreamhouseError, TableNotFoundError, WarehouseMovedError
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.catalog.names import WarehouseMetadata, read_warehouse_file
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
@@ -89,7 +89,7 @@ def copied(house: House, *, moved: bool = False) -> House:
     if house.clock is not None:
         (shutil.move if moved else shutil.copytree)(house.wh.url, url)
     else:
-        source, target = house.wh.storage, storage_for(url, house.settings)
+        source, target = house.wh.storage, open_storage(url, house.settings)
         for info in source.list(""):
             with target.create(info.key) as sink:
                 sink.write(source.read(info.key))

@@ -18,7 +18,7 @@ from streamhouse_spark import (
 from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY
 from streamhouse_spark.log.compaction import plan_inline_merge
 from streamhouse_spark.log.segments import reader
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 KINDS = ["memory", pytest.param("local", marks=pytest.mark.long)]
 
@@ -239,7 +239,7 @@ def test_merging_verifies_what_it_merges(tmp_path):
     whole = damaged.storage.read(key)
     damaged.replace(key, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
     with pytest.raises(CorruptDataError):
-        merge_inline(table)
+        compact_inline_rows(table)
     assert not damaged.keys("/segments/")
 
 

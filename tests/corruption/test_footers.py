@@ -18,7 +18,7 @@ from kit.tables import tier
 from streamhouse_spark import CorruptDataError, Table, Warehouse
 from streamhouse_spark.cli import fsck
 from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.file_access import open_lake_files
 from streamhouse_spark.lake.iceberg import compaction as iceberg_compact_keyed
 from streamhouse_spark.lake.parquet import bucket_writer as bucket_files
 from streamhouse_spark.lake.parquet import footer_checksum
@@ -176,7 +176,7 @@ def test_files_without_a_checksum_are_counted(monkeypatch):
     whole = bytes_of(table, files_of(table)[0])
     flipped = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
     table.storage.put("theirs.parquet", flipped)
-    assert has_whole_footer(lake_files(table.storage, {}, copied), copied) is False
+    assert has_whole_footer(open_lake_files(table.storage, {}, copied), copied) is False
 
 
 def write_without(writer, sink, described):

@@ -26,7 +26,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log.gc import garbage_collection
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 Action = Callable[[Run], None]
 
@@ -66,8 +66,8 @@ def rival_truncates(run: Run) -> None:
 
 def rival_merges(run: Run) -> None:
     table = rival(run)
-    merge_inline(table)
-    merge_small(table)
+    compact_inline_rows(table)
+    compact_small_segments(table)
 
 
 def a_day_passes_with_cleaning(run: Run) -> None:
@@ -192,7 +192,7 @@ WORK: dict[str, Action] = {
     "append with a transaction": lambda run: run.send_batch(),
     "truncate": lambda run: run.history.truncate(run.open()),
     "overwrite": lambda run: run.send_batch(),
-    "merge": lambda run: none(merge_small(run.open())),
+    "merge": lambda run: none(compact_small_segments(run.open())),
     "maintain": lambda run: none(run.open().maintain()),
     "read": lambda run: run.reader.saw(run.open().to_arrow(columns=["id"]).column("id").to_pylist()),
     "tier": lambda run: run.tier(),

@@ -12,7 +12,7 @@ from streamhouse_spark import BucketOffsets, StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
+from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, BatchLimits
 from streamhouse_spark.write.producer.writer import Writer, make_sender_thread
 
 NAME = "sales.events"
@@ -47,7 +47,7 @@ class Process:
     def __init__(self, storage: Storage, seed: int, *, sends_each: int, producer_id: str | None = PRODUCER) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(NAME)
         log_writer = LogTableWriter(table)
-        limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
+        limits = BatchLimits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
         self.flusher = make_sender_thread(log_writer, None, producer_id, limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, log_writer, None)
         self.answers: dict[int, Future[BucketOffsets]] = {}

@@ -24,7 +24,7 @@ from kit.tables import tier
 from streamhouse_spark import OffsetRange, Table, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import StreamBatch
-from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, plain_root
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, canonical_root
 from streamhouse_spark.datasource.spark_versions import spark_schema_of
 from streamhouse_spark.datasource.write.frame_schema import merge_columns
 from streamhouse_spark.errors import (
@@ -35,7 +35,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.parquet import clustering
-from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
+from streamhouse_spark.lake.parquet.file_writer import parse_clustered_file_name
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import record, staging
 from streamhouse_spark.log.catalog.names import WarehouseMetadata, read_warehouse_file
@@ -44,7 +44,7 @@ from streamhouse_spark.log.segments import multi_bucket_writer
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 NAME = "sales.orders"
 RENAMED = "sales.sold"
@@ -60,7 +60,7 @@ def make_at_home(store: Storage) -> None:
     """Let a copy be the same warehouse, at home where it lies; right only while it has no lake."""
     there = read_warehouse_file(store)
     if there is not None:
-        store.put(WAREHOUSE_KEY, WarehouseMetadata(there.id, plain_root(store.url)).to_bytes())
+        store.put(WAREHOUSE_KEY, WarehouseMetadata(there.id, canonical_root(store.url)).to_bytes())
 
 
 @dataclass
@@ -405,10 +405,10 @@ class MergeSmall(Scenario):
         run.append(num_rows=4, row_chars=LARGE)
 
     def work(self, run: Run) -> None:
-        merge_small(run.open())
+        compact_small_segments(run.open())
 
     def recover(self, run: Run) -> None:
-        merge_small(run.open())
+        compact_small_segments(run.open())
         run.append()
 
 
@@ -512,7 +512,7 @@ class CleanShared(Clean):
         table = run.create(properties={"table.log.ttl": "40h"})
         for _ in range(2):
             run.append(num_rows=8, row_chars=LARGE)
-        merge_small(table)
+        compact_small_segments(table)
         run.append(num_rows=8, row_chars=LARGE)
         run.clock.advance(25 * HOUR_MS)
         run.append(num_rows=8, row_chars=LARGE)
@@ -576,7 +576,7 @@ class ReadWhileWriting(Scenario):
             if action == "append":
                 run.history.append(writer, run.history.new_batch())
             elif action == "merge":
-                merge_inline(writer)
+                compact_inline_rows(writer)
             run.reader.saw(reader.to_arrow(columns=["id"]).column("id").to_pylist())
 
     def recover(self, run: Run) -> None:
@@ -931,7 +931,7 @@ class CompactLake(TierFirst):
         assert lake.compact().files_removed
         lake.expire(keep_last=1, keep_ms=0)
         lake.remove_orphans()
-        if (files := lake.capabilities.rewritable) is not None:
+        if (files := lake.capabilities.file_rewrite) is not None:
             files.prune_metadata()
 
     def recover(self, run: Run) -> None:
@@ -971,7 +971,7 @@ class OptimizeLake(CompactLake):
         run.append()
         run.tier()
         run.open().lake.optimize("id")
-        assert all(parse_cluster_mark(path) for path in run.open().lake.files()["file_path"].to_pylist())
+        assert all(parse_clustered_file_name(path) for path in run.open().lake.files()["file_path"].to_pylist())
         super().recover(run)
 
 

@@ -19,7 +19,7 @@ from streamhouse_spark.kv import change_staging, kv_snapshots
 from streamhouse_spark.kv import partition_overwrite as deletion
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit, prepare
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit_prepared, prepare_changes
 
 NAMES = ["id", "p", "v"]
 ROWS = {i: (i % 3, f"v{i}") for i in range(12)}
@@ -74,7 +74,7 @@ def commits_what_tasks_prepared(table: Table) -> dict[int, tuple[int, str]]:
         return BucketIntents(rows.take(pa.array(places)), np.zeros(len(places), np.bool_))
 
     intents = {bucket: partial(read, chosen) for bucket, chosen in places.items()}
-    commit(table.keyed, write, intents, prepare(table.keyed, write, intents))
+    commit_prepared(table.keyed, write, intents, prepare_changes(table.keyed, write, intents))
     return ROWS | NEW
 
 

@@ -185,18 +185,18 @@ def test_an_adopter_that_slept_is_stopped(engine):
 
     storage = prepared(engine, left_behind=False)
     slow = opened(storage, 5)
-    point = adoption.names.point
+    point = adoption.names.put_name_pointer
 
     def late(*arguments):
-        adoption.names.point = point
+        adoption.names.put_name_pointer = point
         opened(storage, 6).adopt_table("d.other", "d.t")
         return point(*arguments)
 
-    adoption.names.point = late
+    adoption.names.put_name_pointer = late
     try:
         slow.adopt_table("d.t")
     finally:
-        adoption.names.point = point
+        adoption.names.put_name_pointer = point
     assert not opened(storage, 7).exists("d.t")
     assert ids(opened(storage, 7).table("d.other").to_arrow()) == [0, 1, 2]
 

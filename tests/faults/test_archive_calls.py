@@ -89,8 +89,10 @@ class TestPlantedBugs:
     """Mistakes that the checks here have to find."""
 
     def test_trimming_that_does_not_wait_for_the_archive(self, on_host, monkeypatch):
-        monkeypatch.setattr(retention, "usable_archive", lambda _state: SimpleNamespace(end=lambda _bucket: 1 << 40))
-        monkeypatch.setattr(log_maintenance, "keep_archive", lambda *_: 0)
+        monkeypatch.setattr(
+            retention, "find_usable_archive", lambda _state: SimpleNamespace(end=lambda _bucket: 1 << 40)
+        )
+        monkeypatch.setattr(log_maintenance, "update_archive", lambda *_: 0)
         storage = new_store()
         on_host(storage, 3).maintain()
         assert feed(on_host(storage, 4)) != FEED

@@ -169,7 +169,7 @@ class TestPlantedBugs:
                 assert ids(opened(storage, seeds()).table("c")) == ROWS
 
     def test_the_other_table_keeps_nothing(self, tiered, monkeypatch):
-        monkeypatch.setattr(cloning, "keep_version", lambda *_: None)
+        monkeypatch.setattr(cloning, "retain_version", lambda *_: None)
         self.found(tiered)
 
     def test_a_clone_that_takes_the_files_for_its_own(self, tiered, monkeypatch):

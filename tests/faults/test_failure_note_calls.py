@@ -10,7 +10,7 @@ from faults.faulty_storage import Crash, Fault, FaultyStorage
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import LakeMismatchError, StorageError, Warehouse
 from streamhouse_spark.log.tiering_failures import list_failures
-from streamhouse_spark.service.tiering_service import FailureNotes
+from streamhouse_spark.service.tiering_service import FailureRecorder
 from streamhouse_spark.storage.memory import MemoryStorage
 
 
@@ -21,7 +21,7 @@ def life(plan) -> tuple[FaultyStorage, list[str]]:
     Warehouse("wh", storage=inner, world=world).create_table("s.t", "id BIGINT")
     table = Warehouse("wh", storage=inner, world=world).table("s.t")
     table.storage = faulty = FaultyStorage(inner, plan)
-    notes = FailureNotes(world.clock)
+    notes = FailureRecorder(world.clock)
     with suppress(Crash):
         notes.record_failure(table, "tiering", LakeMismatchError("one"), 0)
         notes.record_failure(table, "maintenance", StorageError("two"), 0)

@@ -154,7 +154,7 @@ def test_reading_past_an_expired_snapshot_while_another_process_tiers_and_trims(
 def _maintain_the_lake(run: Run) -> None:
     lake = run.open().open_lake()
     lake.compact()
-    if (snapshots := lake.capabilities.replaceable) is not None:
+    if (snapshots := lake.capabilities.snapshot_replacement) is not None:
         snapshots.find_durable()
     lake.expire(keep_last=1, keep_ms=0)
     lake.remove_orphans()

@@ -218,7 +218,7 @@ def test_tasks_prepare_and_a_driver_commits(hosts, monkeypatch, share):
         here = Here(Warehouse("wh", storage=storage, world=table.world), table)
         plan = KeyedStagingPlan.of(here, table, frame, WriteOptions(), is_clustered=True)
         rows = pa.record_batch({"id": pa.array(range(8), pa.int32()), "n": pa.array([10] * 8)})
-        return plan, [pickle.loads(pickle.dumps(plan.message([rows])))]
+        return plan, [pickle.loads(pickle.dumps(plan.stage([rows])))]
 
     def work(storage):
         plan, messages = sent(storage, 3)

@@ -17,7 +17,7 @@ from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits
+from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, BatchLimits
 from streamhouse_spark.write.producer.sender import Producer
 from streamhouse_spark.write.producer.upsert_target import UpsertTarget
 from streamhouse_spark.write.producer.writer import Writer, make_sender_thread
@@ -52,7 +52,7 @@ class Process:
     def __init__(self, storage: Storage, name: str, seed: int, sends_each: int) -> None:
         table = Warehouse("wh", storage=storage, world=sim_world(seed)).table(name)
         log_writer, keyed = LogTableWriter(table), UpsertTarget(PrimaryKeyTable(table))
-        limits = Limits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
+        limits = BatchLimits(0, sends_each * ONE_SEND_BYTES, 1 << 30)
         self.flusher = make_sender_thread(log_writer, keyed, "source-1", limits, delivery_timeout_ms=60_000)
         self.writer = Writer(self.flusher, log_writer, keyed)
         self.deletes = name == LAST

@@ -9,7 +9,7 @@ from faults.sim import sim_world
 from faults.two_stores import HOT, two_stores
 from streamhouse_spark import StreamhouseError, TableExistsError, Warehouse, relocate
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.warehouse_layout import location_key, owner_key
+from streamhouse_spark.core.warehouse_layout import log_location_key, log_owner_key
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -48,8 +48,8 @@ def require_apart(store: Storage) -> None:
     hot = keys(store, "hot/")
     assert all(key.startswith("tables/") for key in hot), hot
     for uuid in {key.split("/")[1] for key in hot}:
-        assert owner_key(uuid) in hot
-        assert location_key(uuid) in of_tables
+        assert log_owner_key(uuid) in hot
+        assert log_location_key(uuid) in of_tables
 
 
 def test_a_failed_creation_leaves_no_log_of_an_unnamed_table_in_use():

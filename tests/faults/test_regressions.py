@@ -24,7 +24,7 @@ from streamhouse_spark.log.gc import garbage_collection
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 
 def started(properties: dict[str, str] | None = None) -> Run:
@@ -92,7 +92,7 @@ def test_a_merge_that_slept_while_its_output_was_deleted_changes_nothing():
     with il.small_limits():
         run.start_process(FaultyStorage(run.memory, plan))
         assert len(plan_small_merge(run.open().refresh(), 2)) > 0
-        assert merge_small(run.open()) == 0
+        assert compact_small_segments(run.open()) == 0
     run.check()
 
 
@@ -100,7 +100,7 @@ def test_a_floor_never_passes_inline_rows_that_were_committed_while_cleaning():
     run = started()
     with il.small_limits():
         table = run.open()
-        merge_inline(table)
+        compact_inline_rows(table)
         table.log.checkpoint(table.refresh())
 
         def write_meanwhile(_: int, method: str, key: str) -> None:
@@ -248,7 +248,7 @@ def test_damage_below_the_floor_is_passed_over():
     with il.small_limits():
         run.append()
         run.append()
-        merge_inline(table)
+        compact_inline_rows(table)
         table.log.checkpoint(table.refresh())
         garbage_collection.clean(table.log, run.memory)
     run.memory.put(f"tables/{table.uuid}/checkpoints/hint", b"2")
@@ -310,7 +310,7 @@ def test_a_table_that_gets_its_name_and_rows_while_unnamed_ones_are_cleaned_keep
 
     def name_it_and_append(run: Run) -> None:
         path = TablePath("sales", "orders")
-        assert names.point(run.memory, path, names.NamePointer(0, None), uuid, World(run.clock, SimIds(9)))
+        assert names.put_name_pointer(run.memory, path, names.NamePointer(0, None), uuid, World(run.clock, SimIds(9)))
         run.history.append(il.rival(run), run.history.new_batch())
 
     def clean(run: Run) -> None:

@@ -14,7 +14,7 @@ from streamhouse_spark import StreamhouseError, Warehouse
 from streamhouse_spark.errors import ObjectNotFoundError
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 from streamhouse_spark.warehouse.table_batch import open_all
 
 pytestmark = pytest.mark.sampled(12)
@@ -65,7 +65,7 @@ def opened(storage: Storage, seed: int) -> Warehouse:
 
 def remote(storage: Storage, seed: int) -> Warehouse:
     found = Remote(storage)
-    assert isinstance(found, ReadsMany)
+    assert isinstance(found, SupportsBatchReads)
     return opened(found, seed)
 
 

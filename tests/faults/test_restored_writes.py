@@ -31,7 +31,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_small
+from streamhouse_spark.write.auto_compaction import compact_small_segments
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -148,7 +148,7 @@ class Merge(Work):
             add(table, key)
 
     def work(self, table: Table) -> None:
-        merge_small(table)
+        compact_small_segments(table)
 
 
 class Snapshots(Work):

@@ -33,7 +33,7 @@ from streamhouse_spark import CommitConflictError, Warehouse
 from streamhouse_spark.kv import change_staging, conflict_detection
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 ROWS = {1: 10, 2: 20, 3: 30}
 CALLS = 2
@@ -71,7 +71,7 @@ def test_statements_about_other_rows_do_not_conflict(first: Statement, second: S
 
 
 def test_segments_that_are_merged_remember_the_statements_in_them():
-    conflicts = side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), merge_inline)
+    conflicts = side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), compact_inline_rows)
     assert conflicts == 1
 
 

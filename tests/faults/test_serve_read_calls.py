@@ -19,8 +19,8 @@ from streamhouse_spark.read import split_planning
 from streamhouse_spark.serve.app_context import OpenTables
 from streamhouse_spark.serve.flight.read_service import FlightReadService
 from streamhouse_spark.serve.flight.requests import ReadRequest
-from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
-from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
+from streamhouse_spark.serve.iceberg.served_tables import ServedTables
+from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -43,7 +43,7 @@ def new_store() -> Storage:
 
 
 def shown(storage: Storage, seed: int) -> list[dict[str, object]]:
-    document = SystemDocuments(grace_ms=GRACE_MS).newest(opened(storage, seed).table("s.t"), "history")
+    document = SystemTableMetadata(grace_ms=GRACE_MS).latest_metadata(opened(storage, seed).table("s.t"), "history")
     return rows_of(storage, document)
 
 
@@ -68,13 +68,13 @@ def test_a_system_table_is_made(share, monkeypatch):
         table = opened(attempt.store, 5).table("s.t")
         assert table.refresh().version == 4, "the log has a record of it"
         clock_of(attempt.store).advance(3 * GRACE_MS)
-        VirtualTables(opened(attempt.store, 6), grace_ms=GRACE_MS).clean()
+        ServedTables(opened(attempt.store, 6), grace_ms=GRACE_MS).clean()
         assert list(attempt.store.list("lake/.virtual/")) == [], "a folder stays for ever"
 
 
 def read(storage: Storage, seed: int, *, other: int) -> list[int]:
     """Offer at one server, and read the parts at another one."""
-    offer = FlightReadService(OpenTables(opened(storage, seed))).offer(ReadRequest("s.t", parts=4))
+    offer = FlightReadService(OpenTables(opened(storage, seed))).plan_read(ReadRequest("s.t", parts=4))
     reads = FlightReadService(OpenTables(opened(storage, other)))
     found = [batch for ticket in offer.tickets for batch in reads.rows(ticket).batches]
     return sorted(pa.Table.from_batches(found)["id"].to_pylist())

@@ -150,11 +150,13 @@ NO_POINTER = names.NamePointer(0, None)
 NO_DATABASE = names.DatabasePointer("sales", 0, exists=False)
 TAKERS = {
     "name": Taker(
-        lambda storage, who: names.point(storage, PATH, NO_POINTER, _uuid(who), sim_world(len(who))),
+        lambda storage, who: names.put_name_pointer(storage, PATH, NO_POINTER, _uuid(who), sim_world(len(who))),
         lambda storage: _who(names.resolve(storage, PATH).uuid),
     ),
     "database": Taker(
-        lambda storage, who: names.point_database(storage, NO_DATABASE, sim_world(len(who)), exists=True, comment=who),
+        lambda storage, who: names.put_database_pointer(
+            storage, NO_DATABASE, sim_world(len(who)), exists=True, comment=who
+        ),
         lambda storage: names.resolve_database(storage, "sales").comment,
     ),
     "floor": Taker(

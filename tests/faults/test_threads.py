@@ -16,7 +16,7 @@ from streamhouse_spark import CommitStateUnknownError, StorageError, Transaction
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 THREADS = 4
 APPENDS = 25
@@ -64,7 +64,7 @@ def test_threads_append_read_and_merge(kind, shared, tmp_path):
                 rows = table.to_arrow(columns=["id"]).column("id").to_pylist()
                 assert len(set(rows)) == len(rows) >= before + 30
                 before = len(rows)
-                merge_inline(table)
+                compact_inline_rows(table)
 
     in_threads(work)
     ledger = check_all(storage, NAME, history)

@@ -69,7 +69,7 @@ def refresh_by_key(storage: Storage, seed: int) -> None:
     """Add the changes that are read to the rows of the view that are looked up."""
     source, view = opened(storage, seed)
     for _ in range(4):
-        step = refresh_commit.next_step(view, {"source": source})
+        step = refresh_commit.make_next_step(view, {"source": source})
         if step is None:
             return
         if step.new.whole_because:
@@ -92,7 +92,7 @@ def view_of(rows: list[dict[str, int]]) -> pa.Table:
 def refresh(storage: Storage, seed: int) -> None:
     source, view = opened(storage, seed)
     for _ in range(4):
-        step = refresh_commit.next_step(view, {"source": source})
+        step = refresh_commit.make_next_step(view, {"source": source})
         if step is None:
             return
         (new,) = step.new.sources
@@ -148,7 +148,7 @@ def test_of_two_refreshes_at_once_only_one_counts():
     """Both have read the same versions: one counts, and what the other computed changes nothing."""
     storage = new_store()
     source, view = opened(storage, 3)
-    step = refresh_commit.next_step(view, {"source": source})
+    step = refresh_commit.make_next_step(view, {"source": source})
     opened(storage, 20)[0].append([{"k": 1}])
     refresh(storage, 21)
     rows = pa.Table.from_pylist([{"k": 0, "n": 99}], schema=view.state.schema.arrow)
@@ -219,7 +219,7 @@ def truncated_and_refreshed() -> None:
     source, view = opened(storage, 3)
     source.truncate()
     source.append([{"k": 7}, {"k": 7}])
-    step = refresh_commit.next_step(view, {"source": source})
+    step = refresh_commit.make_next_step(view, {"source": source})
     assert step is not None
     assert "truncated" in (step.new.whole_because or "")
     close_tablets()
@@ -251,7 +251,7 @@ def test_what_changes_do_not_tell(change):
         assert keys_of(later) == []
     else:
         source.delete(where=[("k", "=", 0)])
-    step = refresh_commit.next_step(view, {"source": source})
+    step = refresh_commit.make_next_step(view, {"source": source})
     expected = {
         "again": "recreated",
         "columns": "columns changed",

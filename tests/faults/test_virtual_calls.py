@@ -16,7 +16,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.serve.iceberg import served_tables
-from streamhouse_spark.serve.iceberg.served_tables import Document, VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import ServedMetadata, ServedTables
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -61,15 +61,15 @@ def write(table: Table, ids: range, n: int) -> None:
     table.upsert(rows) if table.state.primary_key else table.append(rows)
 
 
-def made(storage: Storage, seed: int) -> Document:
-    return VirtualTables(opened(storage, seed), grace_ms=GRACE_MS).table("s.t").newest()
+def made(storage: Storage, seed: int) -> ServedMetadata:
+    return ServedTables(opened(storage, seed), grace_ms=GRACE_MS).table("s.t").latest_metadata()
 
 
 def shown(storage: Storage, seed: int) -> list[tuple[int, int]]:
     return found_in(storage, made(storage, seed))
 
 
-def found_in(storage: Storage, document: Document) -> list[tuple[int, int]]:
+def found_in(storage: Storage, document: ServedMetadata) -> list[tuple[int, int]]:
     return sorted((row["id"], row["n"]) for row in rows_of(storage, document))
 
 
@@ -111,7 +111,7 @@ def test_former_documents_are_deleted(share):
     clock_of(start).advance(2 * GRACE_MS)
 
     def clean(storage: Storage) -> None:
-        VirtualTables(opened(storage, 6), grace_ms=GRACE_MS).clean()
+        ServedTables(opened(storage, 6), grace_ms=GRACE_MS).clean()
 
     for attempt in sweep(start, clean, share=share, faults=FEW, each_state_once=True):
         clear_manifest_cache()

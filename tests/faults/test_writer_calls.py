@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
     WriterStoppedError,
 )
 from streamhouse_spark.write.producer import sender
-from streamhouse_spark.write.producer.accumulator import RecordAccumulator, Send
+from streamhouse_spark.write.producer.accumulator import PendingSend, RecordAccumulator
 from streamhouse_spark.write.producer.sender import BatchSender, Producer
 from streamhouse_spark.write.producer.writer import SenderThread
 
@@ -223,7 +223,7 @@ def a_batch_is_repeated_under_another_transaction() -> Iterator[None]:
 def rows_leave_in_another_order() -> Iterator[None]:
     original = RecordAccumulator._take_batch
 
-    def batch(self: RecordAccumulator, *, mixes_deletions: bool) -> list[Send]:
+    def batch(self: RecordAccumulator, *, mixes_deletions: bool) -> list[PendingSend]:
         first, *others = original(self, mixes_deletions=mixes_deletions)
         return [*others[:-1], first, *others[-1:]]
 
@@ -246,7 +246,7 @@ def nobody_looks_whose_epoch_it_is() -> Iterator[None]:
 
 @contextmanager
 def rows_behind_a_failure_are_written() -> Iterator[None]:
-    def fail(self: SenderThread, batch: list[Send], error: Exception) -> None:
+    def fail(self: SenderThread, batch: list[PendingSend], error: Exception) -> None:
         for send in batch:
             send.answer.set_exception(error)
         self.accumulator.complete(batch, error)

@@ -23,12 +23,12 @@ from golden.make import KEYED, PARTS, as_object
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.core.warehouse_layout import commit_key, parse_table_name
 from streamhouse_spark.datasource import spark_versions
-from streamhouse_spark.datasource.realtime.planning import begin_real_time, follow_log
+from streamhouse_spark.datasource.realtime.planning import begin_real_time, plan_real_time_batch
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.scan.scan import METADATA_COLUMNS
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import Append
-from streamhouse_spark.log.compaction import merge, plan_small_merge
+from streamhouse_spark.log.compaction import merge_runs, plan_small_merge
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.log.record import GroupMember, encode_record, read_record
 from streamhouse_spark.log.segments import multi_bucket_writer
@@ -37,7 +37,7 @@ from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 FOLDER = Path(__file__).parent / "follow"
 DDL = "id BIGINT NOT NULL, name STRING, money DECIMAL(38,10), at TIMESTAMP, list ARRAY<INT>"
@@ -74,7 +74,7 @@ class Build:
         for number in range(3):
             table.append(rows(3 * number, 3))
             self.clock.advance(1000)
-        merge_inline(table)
+        compact_inline_rows(table)
         as_object(table, rows(10, 5))
         for codec in ("zstd", "lz4"):
             self._compressed(codec)
@@ -96,7 +96,7 @@ class Build:
             table.append([{**row, "later": 10} for row in rows(80, 3)])
         with mock.patch.object(multi_bucket_writer, "PARTS_MIN", 2):
             as_object(table, [{**row, "later": 11} for row in rows(90, 4)])
-        merge(table.log, self.store, table.world, plan_small_merge(table.refresh(), 2), table.segment_options())
+        merge_runs(table.log, self.store, table.world, plan_small_merge(table.refresh(), 2), table.segment_options())
         table.move_consumer("reader", {0: 1, 1: 2})
         self._shared_record()
         table.truncate()
@@ -137,9 +137,9 @@ def planned(folder: Path, name: str) -> dict[str, Any]:
     given = {"snapshot": pin.to_text(), "options": {"startingOffsets": "earliest"}}
     given |= {"native_schemes": ["file"], "hadoop_version": None}
     begun = begin_real_time(connection, given)
-    asked = {"start": begun["offset"], "begun": begun["begun"], "columns": schema.names}
+    asked = {"start": begun["offset"], "initial_schema": begun["initial_schema"], "columns": schema.names}
     asked |= {"parallelism": 1, "tasks": 1, "taken": 0}
-    (task,) = follow_log(connection, {**given, **asked})["tasks"]
+    (task,) = plan_real_time_batch(connection, {**given, **asked})["tasks"]
     return {"schema": schema.json(), "task": {**task, "folder": f"tables/{table.uuid}"}}
 
 

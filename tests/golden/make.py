@@ -25,7 +25,7 @@ from streamhouse_spark.kv.kv_snapshots import write_snapshots
 from streamhouse_spark.log import record as record_module
 from streamhouse_spark.log.actions import Payload, SetSchema, TieredSnapshot, Trim, Truncate
 from streamhouse_spark.log.checkpoint import state_to_json
-from streamhouse_spark.log.compaction import merge, plan_small_merge
+from streamhouse_spark.log.compaction import merge_runs, plan_small_merge
 from streamhouse_spark.log.gc.garbage_collection import clean
 from streamhouse_spark.log.low_watermark import write_low_watermark
 from streamhouse_spark.log.record import read_record
@@ -39,7 +39,7 @@ from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.relocation import relocate
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 FOLDER = Path(__file__).parent / "v1"
 TRUNCATED = Path(__file__).parent / "v1-truncated"
@@ -109,7 +109,7 @@ def _orders(wh: Warehouse, store: MemoryStorage, clock: SimClock) -> None:
     table.append(rows(0, 4), transaction=Transaction("job-ü", 3, "query-1"))
     clock.advance(1000)
     table.append(rows(4, 3), transaction=Transaction("no-owner", 0))
-    merge_inline(table)
+    compact_inline_rows(table)
     table.alter_properties({"table.log.arrow.compression.type": "zstd"}, ["comment"])
     as_object(table, rows(7, 3))
     table.alter_properties({"table.log.arrow.compression.type": "none"})
@@ -249,7 +249,7 @@ def build_parts() -> MemoryStorage:
         for first in (0, 10):
             clock.advance(1000)
             as_object(table, [{"id": i, "text": f"row {i}"} for i in range(first, first + 10)])
-        merge(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_options())
+        merge_runs(table.log, store, wh.world, plan_small_merge(table.refresh(), 2), table.segment_options())
         table.log.checkpoint(table.refresh())
         as_object(table, [{"id": i, "text": None} for i in range(20, 30)])
     table.log.commit(lambda state, _: (Trim({0: state.buckets[0].end}),))

@@ -24,11 +24,11 @@ from streamhouse_spark.lake.tiering.job import TieringJob, TieringReport, run_ta
 from streamhouse_spark.lake.tiering.plan import TieringTask
 from streamhouse_spark.lake.types import LakeFile
 from streamhouse_spark.log.actions import Append, Create, SetSchema
+from streamhouse_spark.log.append_commit import make_truncate_actions
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.writer import SegmentOptions, stage_inline
-from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage

@@ -29,7 +29,7 @@ from streamhouse_spark.log.bucketing import buckets_of
 from streamhouse_spark.schema.partitioning import PartitionField
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.local import LocalStorage
 
 TABLE_UUID = "0123456789abcdef0123456789abcdef"
@@ -195,7 +195,7 @@ def tier_through_faults(server: S3Server, fault: Fault, lake_format: str = "iceb
     """
     with running_s3_proxy(server) as proxy:
         settings = settings_for(proxy.endpoint)
-        storage = storage_for(f"s3://{server.new_bucket()}/wh", settings)
+        storage = open_storage(f"s3://{server.new_bucket()}/wh", settings)
         lake = lake_of(storage, PLAIN, settings=settings, lake_format=lake_format)
         tier(lake, numbered(0))
         rounds = 1

@@ -22,7 +22,7 @@ from kit.tables import tier as tier_table
 from storage.s3_proxy import Fault
 from storage.s3_server import settings_for
 from streamhouse_spark import CommitConflictError, OffsetRange, Warehouse
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.local import LocalStorage
 
 
@@ -104,7 +104,7 @@ def test_pyiceberg_reads_a_lake_on_s3(s3_server):
     url = f"s3://{s3_server.new_bucket()}/wh"
     settings = settings_for(s3_server.endpoint)
     lake = lake_of(
-        storage_for(url, settings),
+        open_storage(url, settings),
         EVENTS,
         partition_by=["day", "region"],
         bucket_key="id",

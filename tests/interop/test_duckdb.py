@@ -95,7 +95,7 @@ def test_rows_that_were_laid_out_by_columns(duck, storage, path):
     for rows in rounds:
         tier(lake, by_bucket(rows, "id", 2))
     order = parse_sort_order("zorder(amount, id), region", EVENTS)
-    how = Clustering(order, order.mark(EVENTS), file_bytes=2000)
+    how = Clustering(order, order.fingerprint(EVENTS), file_bytes=2000)
     files = {split.location for split in lake.plan_read().splits}
     report = lake.cluster(how, files=files)
     assert (report.files_removed, report.rows) == (len(files), 1200)

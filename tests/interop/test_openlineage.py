@@ -14,7 +14,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.datasource.catalog.jar import jar_path
-from streamhouse_spark.service.openlineage import RoundEvents, create_listener
+from streamhouse_spark.service.openlineage import RoundEventEmitter, create_listener
 
 LISTENER = "io.openlineage:openlineage-spark_2.13:1.37.0"
 
@@ -62,7 +62,7 @@ def test_a_statement_and_a_round_are_one_chain(tmp_path):
     assert ("file", f"{warehouse.storage.url}/s.target") in outputs
 
     table = warehouse.table("s.target")
-    events = RoundEvents(create_listener(str(tmp_path / "rounds")), table, table.world)
+    events = RoundEventEmitter(create_listener(str(tmp_path / "rounds")), table, table.world)
     events.emit_start()
     events.emit_end(tier(table))
     rounds = [json.loads(line) for line in (tmp_path / "rounds").read_text().splitlines()]

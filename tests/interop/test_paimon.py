@@ -34,7 +34,7 @@ from streamhouse_spark import LakeMismatchError, OffsetRange, Table, Warehouse
 from streamhouse_spark.lake import base as lake_base
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
 from streamhouse_spark.log.bucketing import buckets_of
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.local import LocalStorage
 
 PAIMON = {"table.datalake.format": "paimon"}
@@ -249,7 +249,7 @@ def test_pypaimon_reads_a_lake_on_s3(s3_server):
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
     url = f"s3://{bucket}/wh"
     lake = lake_of(
-        storage_for(url, settings),
+        open_storage(url, settings),
         EVENTS,
         partition_by=["day"],
         bucket_key="id",
@@ -283,7 +283,7 @@ def test_a_paimon_lake_on_s3_is_compacted_expired_and_cleaned(s3_server, monkeyp
     monkeypatch.setattr(paimon_maintain, "COMPACT_FILES_MIN", 2)
     monkeypatch.setattr(lake_base, "ORPHAN_GRACE_MS_MIN", -60_000)  # objects are as young as the test
     settings, bucket = settings_for(s3_server.endpoint), s3_server.new_bucket()
-    storage = storage_for(f"s3://{bucket}/wh", settings)
+    storage = open_storage(f"s3://{bucket}/wh", settings)
     lake = lake_of(storage, PLAIN, settings=settings, lake_format="paimon")
     for number in range(3):
         tier(lake, numbered(number))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from streamhouse_spark.storage.base import Storage
 
 if TYPE_CHECKING:
-    from streamhouse_spark.serve.iceberg.served_tables import Document
+    from streamhouse_spark.serve.iceberg.served_tables import ServedMetadata
 
 
-def rows_of(storage: Storage, document: Document) -> list[dict[str, Any]]:
+def rows_of(storage: Storage, document: ServedMetadata) -> list[dict[str, Any]]:
     """Read the document with pyiceberg."""
     from pyiceberg.table import Table as IcebergTable
     from pyiceberg.table.metadata import TableMetadataUtil

@@ -10,7 +10,7 @@ from faults.sim import SimClock, sim_world
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DAY_MS = 24 * 3600 * 1000
 _seeds = count(1)
@@ -30,7 +30,7 @@ class WarehouseMachine(RuleBasedStateMachine):
 
     def maintain(self, table: Table) -> None:
         """Merge, clean, compact and expire."""
-        merge_inline(table)
+        compact_inline_rows(table)
         table.maintain()
         if table.refresh().recorded_lake is not None:
             table.lake.compact()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark import Table
-from streamhouse_spark.dml.delete import commit_rewrite
+from streamhouse_spark.dml.rewrite import commit_rewrite
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX, BucketRouter, RowStager
 from streamhouse_spark.read.lake_row_ids import locate_row_ids, take_read_version

@@ -30,7 +30,7 @@ from many_engines.written import (
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_small
+from streamhouse_spark.write.auto_compaction import compact_small_segments
 
 PROPERTIES = {"table.datalake.freshness": "2s", "table.log.ttl": "20s"}
 TESTS = Path(__file__).parents[1]
@@ -122,7 +122,7 @@ def keep_up(folder: Path, seconds: float) -> None:
                 "maintenance": table.maintain,
                 "compaction": table.lake.compact,
                 "expiry": lambda: table.lake.expire_snapshots(retain_last=3, older_than_ms=now_ms - LAKE_KEPT_MS),  # noqa: B023
-                "merge": partial(merge_small, table),
+                "merge": partial(compact_small_segments, table),
             }
             for step, work in steps.items():
                 try:

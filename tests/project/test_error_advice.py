@@ -175,7 +175,7 @@ ELSEWHERE = {
         "unit/table/versioning/test_tags.py::test_a_name_that_is_taken_is_free_once_it_was_dropped"
     ),
     "since its stream of CHANGES started; restart the query": (
-        "unit/datasource/scan/test_changes_scan.py::test_a_batch_has_the_columns_that_its_stream_began_with"
+        "unit/datasource/scan/test_changes_clause.py::test_a_batch_has_the_columns_that_its_stream_began_with"
     ),
     "so it is unknown whether this stream returned them; use a new": (
         "unit/dml/test_file_rows.py::TestHistory::test_the_changelog_has_deletes_without_offsets_and_fails_its_streams"
@@ -186,7 +186,9 @@ ELSEWHERE = {
     "read/change_feed/change_scan_tasks.py OFFSETS_TRIMMED: CHANGES of … from": (
         "unit/read/change_feed/test_lake_only_rows.py::test_rows_of_expired_snapshots_are_gone"
     ),
-    "CONSTRAINT_VIOLATED": "unit/table/test_add_constraint.py::TestWrites::test_an_append_in_breach_writes_nothing",
+    "CONSTRAINT_VIOLATED": (
+        "unit/table/test_constraint_validation.py::TestWrites::test_an_append_in_breach_writes_nothing"
+    ),
     "Tiered rows are still in the table; …": (
         "unit/read/test_follow.py::TestGaps::test_a_trimmed_position_is_an_error_that_names_the_way_out"
     ),

@@ -18,7 +18,7 @@ import pyarrow as pa
 from kit.keyed_writes import change
 from streamhouse_spark import Transaction
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
-from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
+from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, JoinLookups
 
 SIDES = ("left", "right")
 
@@ -141,7 +141,7 @@ class Simulation:
             return BatchLookup(table.keyed).matches(keys, columns=columns, max_staleness_ms=0)
 
         plan = self.plan
-        return Lookups(
+        return JoinLookups(
             partial(find, self.left, plan.columns_of("left")),
             partial(find, self.right, plan.columns_of("right")),
             partial(find, self.target, plan.target_key),

@@ -52,7 +52,7 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 PROCESSES = 3
 PROCESS = st.integers(0, PROCESSES - 1)
@@ -223,7 +223,12 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, luck=LUCK)
     def merge(self, process: int, luck: Luck = None) -> None:
-        self._act("merge", process, lambda table: (table.refresh(), merge_inline(table), merge_small(table)), luck)
+        self._act(
+            "merge",
+            process,
+            lambda table: (table.refresh(), compact_inline_rows(table), compact_small_segments(table)),
+            luck,
+        )
 
     @rule(process=PROCESS, luck=LUCK)
     def maintain(self, process: int, luck: Luck = None) -> None:

@@ -18,7 +18,7 @@ from kit.machines import DAY_MS, WarehouseMachine
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, Table
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 BRANCHES_MAX = 3
 WHICH = st.integers(0, BRANCHES_MAX)
@@ -106,8 +106,8 @@ class Branches(WarehouseMachine):
     @rule(which=WHICH)
     def merge(self, which: int) -> None:
         table = self.opened(self.pick(which))
-        merge_inline(table)
-        merge_small(table)
+        compact_inline_rows(table)
+        compact_small_segments(table)
 
     @rule()
     def tier(self) -> None:

@@ -17,12 +17,12 @@ from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError, Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.archive import maintenance
-from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive, first_change_offsets
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 HOUR_MS = 3_600_000
 NUM_STEPS = 40
@@ -104,7 +104,7 @@ class Model:
         ]
 
     def check_commits(self) -> None:
-        newest, held = self.table.state.version, usable_archive(self.table.state)
+        newest, held = self.table.state.version, find_usable_archive(self.table.state)
         first = first_there(self.table)
         if held:
             assert first <= max(held.first_commit, self.begun + 1), "commits are told from where the archive says"
@@ -179,13 +179,13 @@ def done(model: Model, step: str, chosen: random.Random) -> None:  # noqa: C901 
                 tier(table)
             table.maintain()
         case "archive":
-            maintenance.keep_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
+            maintenance.update_archive(table.log, table.storage, table.world, table.segment_options(), 40 * HOUR_MS)
         case "pass":
             model.clock.advance(chosen.choice([1, 20]) * HOUR_MS)
         case "tier" if table.has_lake:
             tier(table)
         case "merge":
-            merge_inline(table)
+            compact_inline_rows(table)
         case "add" | "rename" | "drop" | "widen":
             change_columns(table, step, model.number)
         case "jump":
@@ -256,7 +256,7 @@ def run(seed: int, lake: str) -> Counter[str]:
         except Exception as error:
             error.add_note(f"seed {seed}, lake {lake}, steps {steps[: model.number + 1]}")
             raise
-        state, held = table.state, usable_archive(table.state)
+        state, held = table.state, find_usable_archive(table.state)
         met["reads below the log"] += any(held.starts.get(b, 0) < log.start for b, log in state.buckets.items() if held)
         met["pages joined"] += any(page.level for page in held.pages)
         met["commits told by the archive"] += bool(held) and held.first_commit <= held.last_commit

@@ -13,7 +13,7 @@ from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
 from streamhouse_spark.kv.change_staging import compute_changes
 from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, FirstRowMerge
-from streamhouse_spark.kv.row_codec import ValueFormat
+from streamhouse_spark.kv.row_codec import ValueCodec
 from streamhouse_spark.schema.table_schema import TableSchema
 
 SCHEMA = TableSchema.of("k STRING NOT NULL, n BIGINT, tags ARRAY<STRING>")
@@ -27,7 +27,7 @@ BATCHES = st.lists(st.lists(st.tuples(st.booleans(), ROWS), min_size=1, max_size
 
 
 def write(stored, batch, engine=LAST_ROW, schemas=None, schema_id=1, **options):
-    values = ValueFormat(schemas or {1: SCHEMA}, schema_id)
+    values = ValueCodec(schemas or {1: SCHEMA}, schema_id)
     columns = [
         pa.array([row[i] if i < len(row) else None for _, row in batch], c.type)
         for i, c in enumerate(values.schema.columns)
@@ -42,7 +42,7 @@ def write(stored, batch, engine=LAST_ROW, schemas=None, schema_id=1, **options):
 
 
 def rows_of(stored):
-    found = ValueFormat({1: SCHEMA}, 1).unpack([value for value in stored.values() if value is not None])
+    found = ValueCodec({1: SCHEMA}, 1).unpack([value for value in stored.values() if value is not None])
     return {row[0]: row for row in zip(*(column.to_pylist() for column in found.columns), strict=True)}
 
 
@@ -108,7 +108,7 @@ class TestSchemas:
 
     def test_rows_of_several_schemas_in_their_order(self):
         schemas = {1: SCHEMA, 2: self.WIDER}
-        old, new = ValueFormat(schemas, 1), ValueFormat(schemas, 2)
+        old, new = ValueCodec(schemas, 1), ValueCodec(schemas, 2)
         older = old.pack([pa.array(["a", "b"]), pa.array([1, 2]), pa.array([["x"], None], pa.list_(pa.string()))])
         newer = new.pack([pa.array(["c"]), pa.array([3]), pa.array([[]], pa.list_(pa.string())), pa.array(["hi"])])
         found = new.unpack([newer[0], None, older[1], older[0]], new.schema.select(["note", "k"]).columns)
@@ -117,7 +117,7 @@ class TestSchemas:
 
     @pytest.mark.parametrize("wanted", [None, ["tags"]])
     def test_unpacking_no_rows_gives_empty_typed_columns(self, wanted):
-        values = ValueFormat({1: SCHEMA}, 1)
+        values = ValueCodec({1: SCHEMA}, 1)
         found = values.unpack([], wanted and SCHEMA.select(wanted).columns)
         assert [(len(c), c.type) for c in found.columns] == [
             (0, c.type) for c in SCHEMA.columns if wanted is None or c.name in wanted

@@ -21,7 +21,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.read.scan_executor import changelog_cache
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 IDS = st.integers(0, 7)
 DAYS = st.sampled_from([0, 1, 2])
@@ -60,7 +60,7 @@ GROUPS = st.lists(WRITES | st.sampled_from(["merge", "tier", "trim"]), min_size=
 
 UPKEEP = {
     "compact": lambda table: table.lake.compact(purge=True),
-    "merge": merge_inline,
+    "merge": compact_inline_rows,
     "tier": tier,
     "trim": trim_tiered,
 }

@@ -16,7 +16,7 @@ from streamhouse_spark import StreamhouseError, Table
 from streamhouse_spark.read import follow
 from streamhouse_spark.read.follow import Follower
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 NAME, APP = "d.t", "app"
 STEPS = 40
@@ -46,7 +46,7 @@ class Processes:
         self.writer.append(rows)
 
     def merge(self) -> None:
-        merge_inline(self.writer)
+        compact_inline_rows(self.writer)
 
     def start(self) -> None:
         self.newest = self.open().follow(APP, include_metadata=True, available_now=True)
@@ -145,7 +145,7 @@ def test_a_filter_of_a_tail_keeps_exactly_the_rows_that_match(seed, keyed):
         rows = [{"id": draw.randrange(15), "day": draw.choice([None, *range(5)])} for _ in range(draw.randrange(1, 6))]
         (table.upsert if keyed else table.append)(rows)
         if draw.random() < 0.3:
-            merge_inline(table)
+            compact_inline_rows(table)
     if keyed:
         table.delete([draw.randrange(15)])
     elif draw.random() < 0.5:

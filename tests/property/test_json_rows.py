@@ -14,7 +14,8 @@ from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.json_values import FORMS, encode_row_texts, find_form
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, readable_value
-from streamhouse_spark.write.file_readers import CsvOptions, JsonReader, json_lines, read_body, write_csv
+from streamhouse_spark.serve.row_bodies import write_csv
+from streamhouse_spark.write.file_readers import CsvOptions, JsonReader, read_body, to_json_lines
 
 INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -135,7 +136,7 @@ def test_rows_that_are_written_as_json_are_read_back(rows, at_once):
     body = f"[{', '.join(encode_row_texts(whole))}]"
     pretty = json.dumps(json.loads(body, parse_float=float), indent=2, ensure_ascii=True)
     for text in (body, pretty):
-        found = read_body(json_lines(text.encode()), "json", CsvOptions(rows.schema))
+        found = read_body(to_json_lines(text.encode()), "json", CsvOptions(rows.schema))
         assert_same(found, rows)
     sliced = pa.concat_tables([rows.slice(0, 1), rows]).slice(1)
     assert list(encode_row_texts(sliced)) == list(encode_row_texts(rows))

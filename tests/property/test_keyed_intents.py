@@ -16,7 +16,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.upsert_intents import IntentWrite, commit, prepare
+from streamhouse_spark.write.upsert_intents import IntentWrite, commit_prepared, prepare_changes
 
 COLUMNS = "id INT, name STRING, n INT"
 ENGINES = {
@@ -55,10 +55,12 @@ class Write:
         keys = [pa.array([row[0] for row in self.rows], pa.int32())]
         self.by_bucket = {b: [self.rows[i] for i in places] for b, places in shape.buckets(keys)} if self.rows else {}
         self.readers = {b: (lambda schema, b=b: (*arrow(schema, self.by_bucket[b]), None)) for b in self.by_bucket}
-        self.prepared = prepare(table.keyed, self.write, {b: r for b, r in self.readers.items() if b in buckets})
+        self.prepared = prepare_changes(
+            table.keyed, self.write, {b: r for b, r in self.readers.items() if b in buckets}
+        )
 
     def commit(self, table):
-        commit(table.keyed, self.write, self.readers, self.prepared)
+        commit_prepared(table.keyed, self.write, self.readers, self.prepared)
 
     def make(self, twin):
         rows, deleted = arrow(twin.refresh().schema, self.rows)

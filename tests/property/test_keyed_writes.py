@@ -31,13 +31,13 @@ from streamhouse_spark.kv.merge_engines import ColumnwiseMerge, fold_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Create, SetProperties, SetSchema
+from streamhouse_spark.log.append_commit import make_truncate_actions
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.compaction import merge, plan_inline_merge
+from streamhouse_spark.log.compaction import merge_runs, plan_inline_merge
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record, encode_record
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -200,7 +200,7 @@ def check_history(tmp_path_factory, steps, *, before_images):
             at.log.commit(lambda state, _ms: make_truncate_actions(state))
             model.clear()
         elif step == "merge":
-            merge(at.log, storage, at.world, plan_inline_merge(at.log.refresh()), at.shape)
+            merge_runs(at.log, storage, at.world, plan_inline_merge(at.log.refresh()), at.shape)
         else:
             at.log = CommitLog(storage, UUID, at.world)
     for host in hosts:
@@ -354,7 +354,7 @@ def test_what_changes_no_rows_is_no_conflict(host, storage):
     for n in range(3):
         a.write([(False, (0, "a", n))])
     rows, read = a.read()
-    merge(a.log, storage, a.world, plan_inline_merge(a.log.refresh()), a.shape)
+    merge_runs(a.log, storage, a.world, plan_inline_merge(a.log.refresh()), a.shape)
     a.log.commit(lambda _state, _ms: (SetProperties({"comment": "new"}, ()),))
     a.increment(rows, ReadVersion.from_text(read.to_text()))
     assert a.rows() == {0: (0, "a", 3)}

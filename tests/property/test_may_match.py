@@ -30,7 +30,7 @@ from pyiceberg.typedef import Record
 from streamhouse_spark.datasource.scan.pushed_filters import column_types, parse_filters
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import Node, to_plan_value
-from streamhouse_spark.expressions.row_masks import possible_rows
+from streamhouse_spark.expressions.row_masks import mask_possible_rows
 from streamhouse_spark.lake.iceberg.scan import PartitionFilter as IcebergFilter
 from streamhouse_spark.lake.iceberg.schema import iceberg_schema
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
@@ -207,7 +207,7 @@ class Held:
             kept = select_matching_groups(footer, range(len(matches)), columns, node)
             assert {row for row, match in enumerate(matches) if match} <= {*kept}
         batch = pa.RecordBatch.from_pylist(self.rows, SCHEMA)
-        possible = possible_rows(node, batch)
+        possible = mask_possible_rows(node, batch)
         assert possible is None or all(kept for kept, match in zip(possible, matches, strict=True) if match)
         for lake_format, outcomes_of in OUTCOMES.items():
             manifest, files = outcomes_of(node, self.rows, self.by)
@@ -280,7 +280,7 @@ def test_a_mask_leaves_out_all_other_rows(name):
     rows = [dict.fromkeys(SCHEMA.names) | {name: value} for value in [*values, *([math.nan] if name in "fg" else [])]]
     batch = pa.RecordBatch.from_pylist(rows, SCHEMA)
     for node, meaning in filters_of_spark(name, values):
-        possible = possible_rows(node, batch)
+        possible = mask_possible_rows(node, batch)
         assert possible is not None, node
         assert possible.tolist() == meaning(rows), node
 

@@ -21,7 +21,7 @@ from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark.schema.ddl import quote_identifier
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 NAMES = ("a", "b", "c", "D", "e f", "g.h")
 WIDER = {"tinyint": "int", "int": "bigint", "float": "double"}
@@ -200,7 +200,7 @@ class History:
             if self.rng.random() < 0.3:
                 table.lake.compact()
         elif not self.key:
-            merge_inline(table)
+            compact_inline_rows(table)
 
     def remember(self, table: Any) -> None:
         tag = f"tag{len(self.remembered)}"

@@ -17,7 +17,7 @@ from kit.lake_rows import lake_rows
 from streamhouse_spark import OffsetRange
 from streamhouse_spark.lake.paimon import compaction as paimon_maintain
 from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.types import LakeSnapshot
 from streamhouse_spark.storage.memory import MemoryStorage
 
@@ -128,7 +128,7 @@ class Model:
 
     def do_foreign(self) -> None:
         """A snapshot without offsets, as another engine makes one."""
-        snapshot = commit_snapshot(self.lake.binding, lambda _: Change())
+        snapshot = commit_snapshot(self.lake.binding, lambda _: SnapshotUpdate())
         key = f"{PLACE}/snapshot/snapshot-{snapshot.id}"
         made = json.loads(self.storage.read(key))
         del made["properties"]

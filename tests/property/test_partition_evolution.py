@@ -28,7 +28,7 @@ from streamhouse_spark.lake.iceberg.scan import PartitionFilter
 from streamhouse_spark.log import data_skipping
 from streamhouse_spark.log.segments import writer
 from streamhouse_spark.table import drop_partition as table_partitions
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 Row = tuple[int, int | None, str | None]
 LANDS = ("de", "fr", None)
@@ -148,7 +148,7 @@ def check(steps: list[tuple[Any, ...]], first: tuple[str, ...] = ("day",)) -> No
                 assert table.drop_partition(chosen).rows == len(model) - len(kept)
                 model = kept
             case ("merge",):
-                merge_inline(table)
+                compact_inline_rows(table)
             case ("tier",):
                 tier(table)
                 check_lake(table, model)
@@ -223,7 +223,7 @@ def check_with_a_key(steps: list[tuple[Any, ...]], first: tuple[str, ...]) -> No
                 assert table.drop_partition(chosen).rows == len(model) - len(kept)
                 model = kept
             case ("merge",):
-                merge_inline(table)
+                compact_inline_rows(table)
             case ("tier",):
                 tier(table)
                 check_lake(table, list(model))

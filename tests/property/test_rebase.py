@@ -23,7 +23,7 @@ from faults.row_level import (
 )
 from streamhouse_spark import CommitConflictError
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 KEYS = st.integers(0, 4)
 NUMBERS = st.integers(0, 3)
@@ -59,7 +59,7 @@ def check_history(rows, steps) -> Counter[str]:
             # Of a row that it leaves as it is, the log has no change: that part of it is none.
             writes.append(Write({key: n for key, n in what.changes.items() if n != before.get(key)}))
         elif step == "merge segments":
-            merge_inline(table)
+            compact_inline_rows(table)
         elif step == "commit" and what < len(begun):
             one = begun.pop(what)
             if not one.changes:

@@ -24,7 +24,7 @@ from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 IDS = st.integers(0, 6)
 DAYS = st.sampled_from([0, 1, 2, None])
@@ -203,8 +203,8 @@ class RowHistories(WarehouseMachine):
 
     @rule()
     def merge_segments(self) -> None:
-        merge_inline(self.table)
-        merge_small(self.table)
+        compact_inline_rows(self.table)
+        compact_small_segments(self.table)
 
     @has_lake
     @rule()

@@ -14,7 +14,7 @@ from kit.iceberg_documents import rows_of
 from kit.tables import tier
 from kit.warehouses import new_store, open_warehouse
 from streamhouse_spark import Table
-from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import ServedTables
 
 GRACE_MS = 600_000
 SEEDS = itertools.count(1_000, 1_000)
@@ -77,15 +77,15 @@ def test_every_document_is_the_table(keyed, num_examples):
         columns = "id BIGINT NOT NULL, n INT" if keyed else "id BIGINT, n INT"
         key = ["id"] if keyed else []
         table = warehouse.create_table("s.t", columns, primary_key=key, buckets=2, properties={"table.log.ttl": "1ms"})
-        served = [VirtualTables(warehouse, grace_ms=GRACE_MS)]
+        served = [ServedTables(warehouse, grace_ms=GRACE_MS)]
         for number, (name, ids) in enumerate([*steps, ("show", [0])]):
             if name == "another process":
                 other = open_warehouse(storage, seed + number + 1, clock)
-                served.append(VirtualTables(other, grace_ms=GRACE_MS))
+                served.append(ServedTables(other, grace_ms=GRACE_MS))
             elif name == "show":
                 shown = served[ids[0] % len(served)]
                 shown.clean()
-                document = shown.table("s.t").newest()
+                document = shown.table("s.t").latest_metadata()
                 assert as_set(rows_of(storage, document)) == as_set(table.to_arrow().to_pylist())
             else:
                 step(table, clock, name, ids, number)

@@ -16,7 +16,7 @@ from streamhouse_spark.kv import upsert_commit
 from streamhouse_spark.log import commit_validation as outcome
 from streamhouse_spark.log.transactions import Lineage
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_reads, refresh, refresh_step, step_planning, temp_views
+from streamhouse_spark.views import local_reads, refresh, step_execution, step_planning, temp_views
 from view_histories import tables
 from view_histories.grammar import Query
 from view_histories.history import DifferenceError, Figures, History, typed, typed_commit
@@ -132,7 +132,7 @@ def a_doubled_batch():
 
 
 def a_group_that_is_not_computed_again():
-    return mock.patch.object(refresh_step.RefreshStepRun, "_recompute_groups", lambda self, *_: self._no_changes())
+    return mock.patch.object(step_execution.StepExecution, "_recompute_groups", lambda self, *_: self._no_changes())
 
 
 def a_group_that_should_vanish():
@@ -171,7 +171,7 @@ def a_source_that_went_on_is_looked_up():
 
 
 def equal_rows_begin_at_one():
-    return mock.patch.object(refresh_step, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
+    return mock.patch.object(step_execution, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def lost_rows_are_overlooked():

@@ -12,7 +12,7 @@ from storage.s3_server import S3Server, settings_for
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import _KINDS, Client
+from streamhouse_spark.storage.s3.client import _KINDS, S3Client
 from streamhouse_spark.storage.s3.fast_get import _SignedGet
 from streamhouse_spark.table import costs
 from streamhouse_spark.table.maintenance.tiering import tier_table
@@ -29,7 +29,7 @@ def wh(s3_server: S3Server) -> Warehouse:
 def sent(monkeypatch) -> Counter[str]:
     """Kinds of the requests that the client sends, also those that fail, for the store alone."""
     seen: Counter[str] = Counter()
-    send, get = Client.send, _SignedGet.get
+    send, get = S3Client.send, _SignedGet.get
 
     async def noted(self, operation, **parameters):
         seen[_KINDS[operation]] += 1
@@ -39,7 +39,7 @@ def sent(monkeypatch) -> Counter[str]:
         seen["gets"] += 1
         return await get(self, key, byte_range)
 
-    monkeypatch.setattr(Client, "send", noted)
+    monkeypatch.setattr(S3Client, "send", noted)
     monkeypatch.setattr(_SignedGet, "get", noted_get)
     return seen
 
@@ -81,7 +81,7 @@ def test_refusals_and_failures_are_counted_apart(wh, monkeypatch):
     second.append([{"id": 2}])
     table.append([{"id": 3}])
     assert table.costs().requests.failures == 0
-    send, failing = Client.send, [True]
+    send, failing = S3Client.send, [True]
 
     async def slow_down(self, operation, **parameters):
         if failing.pop():
@@ -89,7 +89,7 @@ def test_refusals_and_failures_are_counted_apart(wh, monkeypatch):
         failing.append(False)
         return await send(self, operation, **parameters)
 
-    monkeypatch.setattr(Client, "send", slow_down)
+    monkeypatch.setattr(S3Client, "send", slow_down)
     failing[:] = [False, True]
     table.append([{"id": 4}])
     assert table.costs().requests.failures == 1

@@ -29,14 +29,14 @@ from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import _JsonLines
 from streamhouse_spark.datasource.table_definition import describe_properties
 from streamhouse_spark.lake.tiering.job import run_tasks_locally
-from streamhouse_spark.metrics import as_prometheus, process_metrics
+from streamhouse_spark.metrics import format_prometheus, process_metrics
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
 from streamhouse_spark.serve.acl import Access, digest_of, parse_pattern
 from streamhouse_spark.serve.acl import Client as Rights
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.options import ServeOptions
-from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
+from streamhouse_spark.service.openlineage import RoundEventEmitter, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -247,9 +247,9 @@ def services(world: World) -> Iterator[tuple[str, str]]:
     service = Service(run_tasks_locally(storage, settings, world.warehouse.world), Connection.of(storage.url, settings))
     yield "the tiering service", f"{service!r} {service.status()} {service.health()}"
     yield "an event of OpenLineage", json.dumps(build_event(world.table, "START", "1", 0, None, ValueError("x")))
-    events = RoundEvents(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
+    events = RoundEventEmitter(create_listener(f"{NOBODY}/events", API_KEY), world.table, world.table.world)
     events.emit_start()  # which is logged
-    yield "Prometheus", str(as_prometheus(process_metrics())[1])
+    yield "Prometheus", str(format_prometheus(process_metrics())[1])
 
 
 def test_no_secret_is_anywhere(world):

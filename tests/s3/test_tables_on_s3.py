@@ -17,7 +17,7 @@ from streamhouse_spark import InvalidOptionError, TableNotFoundError, Transactio
 from streamhouse_spark.log.segment import BLOCK_BYTES_MIN
 from streamhouse_spark.read.tail import REMOTE_POLL_MS
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.sample_rows import ALL_TYPES_DDL, sample
 
 pytestmark = pytest.mark.s3
@@ -52,7 +52,7 @@ def test_a_table_lives_on_s3_from_creation_to_drop(wh, location, settings):
     for each in (table, other.table("sales.orders")):
         assert each.to_arrow().sort_by("id").equals(pa.concat_tables([small, large]).combine_chunks())
         assert each.to_arrow(columns=["id"], filter=[("id", "<", 3)]).sort_by("id")["id"].to_pylist() == [0, 1, 2]
-    assert merge_inline(table) == 1
+    assert compact_inline_rows(table) == 1
     report = table.maintain()
     assert report.cleaned.deleted == []
     assert other.table("sales.orders").to_arrow().num_rows == 1540

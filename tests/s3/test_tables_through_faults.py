@@ -14,7 +14,7 @@ from storage.s3_proxy import Fault, nothing, nth
 from storage.s3_server import settings_for
 from streamhouse_spark import ErrorKind, StreamhouseError, Transaction, Warehouse
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.s3
 FAULTS = [Fault.LOST_ACK, Fault.ERROR_AFTER, Fault.ERROR_BEFORE, Fault.DROP_BEFORE, Fault.SLOW_DOWN, Fault.CONFLICT]
@@ -128,7 +128,7 @@ def test_two_writers_store_each_row_once_through_random_faults(proxy, faulty, di
     for i in range(30):
         writer = rng.choice(writers)
         if rng.random() < 0.1:
-            stored(partial(merge_inline, writer))
+            stored(partial(compact_inline_rows, writer))
         batch = pa.table({"id": range(i * 100_000, i * 100_000 + (2 if rng.random() < 0.9 else 26_000))})
         done = stored(lambda: writer.append(batch))  # noqa: B023
         (acknowledged if done else unclear).update(batch["id"].to_pylist())

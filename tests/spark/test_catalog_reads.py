@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 from spark.session import COLUMNS, rows
 from streamhouse_spark.spark import tier
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.test_pushed_filters import SCHEMA, row
 
 pytestmark = pytest.mark.spark
@@ -61,7 +61,7 @@ def typed(spark, wh, tmp_path_factory):
     tier(spark, wh.url, ["catalog_reads.typed"])
     table.refresh()
     table.append([row(i) for i in range(150, 250)])
-    merge_inline(table)
+    compact_inline_rows(table)
     table.append([row(i) for i in range(250, 300)])
     # Without statistics, which leave NaN out.
     path = str(tmp_path_factory.mktemp("reference") / "rows.parquet")

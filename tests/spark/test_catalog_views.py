@@ -9,7 +9,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
-from streamhouse_spark.log.catalog import renaming
+from streamhouse_spark.log.catalog import name_changes
 from streamhouse_spark.log.catalog.names import ViewEntry
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark41]
@@ -85,7 +85,7 @@ def test_a_view_is_created_read_altered_and_dropped(spark, wh: Warehouse):
 
 def test_a_session_without_views_says_that_a_name_is_one(spark, wh: Warehouse):
     wh.create_database("seen")
-    renaming.create_view(wh.storage, wh.world, TablePath("seen", "v"), ViewEntry("select 1", "{}"), replace=False)
+    name_changes.create_view(wh.storage, wh.world, TablePath("seen", "v"), ViewEntry("select 1", "{}"), replace=False)
     spark.conf.set("spark.sql.catalog.older", "io.streamhouse.spark.StreamhouseCatalog")
     spark.conf.set("spark.sql.catalog.older.warehouse", wh.url)
     with pytest.raises(AnalysisException, match=r"NAME_IS_VIEW: seen\.v of .* is a view, not a table"):

@@ -15,7 +15,7 @@ from spark.random_statements import statement
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.spark import tier
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = [
     pytest.mark.spark,
@@ -200,7 +200,7 @@ def test_changes_of_a_log_table_tell_updates_from_deletions(spark, log):
 
 
 def trim(table):
-    merge_inline(table)
+    compact_inline_rows(table)
     state = table.refresh()
     table.log.commit(lambda *_: (Trim({bucket: log.end for bucket, log in state.buckets.items()}),))
 

@@ -303,9 +303,9 @@ def a_group_that_should_vanish(patched):
 
 
 def a_minimum_that_is_not_computed_again(patched):
-    real = delta_sql.Writer.rows_of_groups
+    real = delta_sql.DeltaSqlWriter.rows_of_groups
     patched.setattr(
-        delta_sql.Writer, "rows_of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched)
+        delta_sql.DeltaSqlWriter, "rows_of_groups", lambda self, node, _, *touched: real(self, node, "old", *touched)
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import streamhouse_spark as sh
 from spark.test_refresh_ways import WAYS, by_spark, by_the_driver, refreshed
-from streamhouse_spark.views.refresh_step import RefreshStepRun
+from streamhouse_spark.views.step_execution import StepExecution
 
 pytestmark = pytest.mark.spark
 
@@ -95,9 +95,9 @@ def test_only_groups_whose_extreme_was_deleted_are_recomputed(spark, source, way
     source.upsert([{"id": n, "g": n % 10, "i": n} for n in range(100)])
     view, query = kept(spark, source, "plain")
     recomputed = []
-    real = RefreshStepRun._recompute_groups
+    real = StepExecution._recompute_groups
     monkeypatch.setattr(
-        RefreshStepRun,
+        StepExecution,
         "_recompute_groups",
         lambda self, statements, writer, groups, schema: (
             recomputed.append(groups.num_rows) or real(self, statements, writer, groups, schema)

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from spark.noted_stream import WAIT_S, Stream
 from streamhouse_spark.warehouse.warehouse import Warehouse
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic]
 
@@ -113,8 +113,8 @@ def test_real_time_mode_gives_the_rows_of_micro_batches(spark: Any, wh: Warehous
     stored = both.micro_batches()
     assert len(stored) >= 10
     table.refresh()
-    merge_small(table)
-    merge_inline(table)
+    compact_small_segments(table)
+    compact_inline_rows(table)
     query = both.start()
     append(20_000, 10)
     both.wait_for(query, 10)

@@ -12,8 +12,8 @@ import pytest
 import streamhouse_spark as sh
 from spark.view_histories import change, fill, order, random_query, require_right, upkeep
 from streamhouse_spark.table import refresh_commit
-from streamhouse_spark.views import local_executor, local_reads, refresh, refresh_step, temp_views
-from streamhouse_spark.views import refresh_step as step_inputs
+from streamhouse_spark.views import local_executor, local_reads, refresh, step_execution, temp_views
+from streamhouse_spark.views import step_execution as step_inputs
 from streamhouse_spark.views.ivm import aggregates, delta_sql
 
 pytestmark = pytest.mark.spark
@@ -103,12 +103,12 @@ def test_rows_that_are_deleted_meanwhile_had_come(spark, sources, way, monkeypat
     orders.append([order(5, qty=7), order(6, qty=7), order(7, qty=8)])
 
     def decided(*given, **chosen):
-        step = refresh_commit.next_step(*given, **chosen)
+        step = refresh_commit.make_next_step(*given, **chosen)
         orders.delete(where=[("qty", "=", 7)])
         return step
 
     with monkeypatch.context() as patched:
-        patched.setattr(refresh, "next_step", decided)
+        patched.setattr(refresh, "make_next_step", decided)
         report = refreshed(view, way, monkeypatch)
     found = {row.qty: row.n for row in spark.table(f"streamhouse.{view.name}").collect()}
     assert found == {1: 3, 7: 2, 8: 1}, f"the rows of version {report.versions}"
@@ -251,7 +251,7 @@ def no_rows_beside(patched):
 
 
 def equal_rows_begin_at_one(patched):
-    patched.setattr(refresh_step, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
+    patched.setattr(step_execution, "count_equal_rows", lambda _, keys: np.zeros(len(keys), np.int64))
 
 
 def part_of_a_key_is_enough(patched):

@@ -10,7 +10,7 @@ import pytest
 from spark.session import drain, in_python, load_stream
 from streamhouse_spark import Warehouse
 from streamhouse_spark.spark import tier
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.spark
 NAME = "pruned.events"
@@ -36,7 +36,7 @@ def table(spark: Any, wh: Warehouse) -> Any:
     table.maintain()
     for start in range(60, 100, 10):
         table.append(events(10, start))
-        merge_inline(table)
+        compact_inline_rows(table)
     return table
 
 

@@ -14,7 +14,7 @@ from spark.session import COLUMNS, drain, forget_commit, ids, load, load_stream,
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.spark import tier
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.spark
 needs_limits = pytest.mark.skipif(
@@ -207,7 +207,7 @@ def test_lost_rows_fail_the_stream_or_are_skipped(spark, wh, checkpoint, tmp_pat
     source.append(rows(50))
     copy(spark, wh, tables, checkpoint)
     source.append(rows(50, 50))
-    merge_inline(source)
+    compact_inline_rows(source)
     while source.storage.now_ms() <= source.state.time_ms + 1:
         pass
     assert source.maintain().trimmed_to == {0: 100}

@@ -17,7 +17,7 @@ from storage.s3_server import ServerClock, settings_for
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.request_metrics import METER
-from streamhouse_spark.storage.s3.client import CLIENTS, Client
+from streamhouse_spark.storage.s3.client import CLIENTS, S3Client
 from streamhouse_spark.storage.s3.fast_get import FastGetClient, _SignedGet
 from streamhouse_spark.storage.s3.storage import S3Storage
 
@@ -53,18 +53,18 @@ def store(proxy: S3Proxy) -> Iterator[S3Storage]:
 def through_client(monkeypatch) -> list[str]:
     """The keys of the GETs that went through the client."""
     keys: list[str] = []
-    send = Client.send
+    send = S3Client.send
 
     async def noted(self, operation, **parameters):
         if operation == "get_object":
             keys.append(parameters["Key"].removeprefix("wh/ü x/"))
         return await send(self, operation, **parameters)
 
-    monkeypatch.setattr(Client, "send", noted)
+    monkeypatch.setattr(S3Client, "send", noted)
     return keys
 
 
-def client_of(store: S3Storage) -> Client:
+def client_of(store: S3Storage) -> S3Client:
     return CLIENTS.get(store._settings)
 
 

@@ -319,7 +319,7 @@ class TestCheckWritable:
     def test_amazons_own_store_is_known_and_not_raced(self, store, proxy, monkeypatch):
         store.check_writable()
         raced = proxy.methods.count("PUT")
-        monkeypatch.setattr(s3_client.Client, "is_amazon", True)
+        monkeypatch.setattr(s3_client.S3Client, "is_amazon", True)
         proxy.plan = lambda _: None
         store.check_writable()
         assert (raced, proxy.methods) == (2 + (HELD_ROUNDS + ROUNDS) * RACERS, ["GET", "PUT", "PUT", "GET", "DELETE"])
@@ -453,9 +453,9 @@ class TestClients:
     def test_a_missing_package_is_named(self):
         script = (
             "import sys; sys.modules['s3fs'] = None\n"
-            "from streamhouse_spark.storage.factory import storage_for\n"
+            "from streamhouse_spark.storage.factory import open_storage\n"
             "from streamhouse_spark.errors import MissingExtraError\n"
-            "try: storage_for('s3://bucket/wh')\n"
+            "try: open_storage('s3://bucket/wh')\n"
             "except MissingExtraError as error: print(error)\n"
         )
         done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

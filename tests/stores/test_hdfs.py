@@ -9,7 +9,7 @@ import pytest
 from storage.hdfs_server import running_hdfs
 from stores.servers import Server, hdfs
 from streamhouse_spark.errors import StorageRefusedError
-from streamhouse_spark.storage.hdfs import HdfsStorage, ResponseError, hdfs_storage
+from streamhouse_spark.storage.hdfs import HdfsStorage, ResponseError, open_hdfs_storage
 
 pytestmark = pytest.mark.stores
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def store(cluster: Server) -> HdfsStorage:
-    return hdfs_storage(cluster.new_url(), cluster.settings)
+    return open_hdfs_storage(cluster.new_url(), cluster.settings)
 
 
 @pytest.mark.usefixtures("all_races")
@@ -46,7 +46,7 @@ def test_a_datanode_can_be_excluded_by_its_address(store):
 
 def test_a_user_without_the_right_is_told_so(cluster, store):
     store.put_if_absent("a/1", b"x")
-    other = hdfs_storage(store.url, {**cluster.settings, "hdfs.user": "somebody"})
+    other = open_hdfs_storage(store.url, {**cluster.settings, "hdfs.user": "somebody"})
     assert other.read("a/1") == b"x"
     with pytest.raises(StorageRefusedError, match=r"Permission denied: user=somebody.*set hdfs\.user"):
         other.put_if_absent("a/2", b"x")
@@ -57,7 +57,7 @@ def test_the_small_server_of_the_unit_tests_answers_as_hadoop_does(cluster, stor
     store.put_if_absent("t/1", b"123")
     store.put_if_absent("t/2", b"")
     with running_hdfs() as small:
-        ours = hdfs_storage("hdfs://host/folder/some/prefix", small.settings)
+        ours = open_hdfs_storage("hdfs://host/folder/some/prefix", small.settings)
         for one in (store, ours):
             one.put_if_absent("t/1", b"123") if one is ours else None
             one.put_if_absent("t/2", b"") if one is ours else None

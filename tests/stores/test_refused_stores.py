@@ -6,14 +6,14 @@ import pytest
 
 from stores.servers import versitygw
 from streamhouse_spark import StorageError
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 
 pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("all_races")]
 
 
 def test_a_gateway_that_looks_before_the_body_is_refused_each_time(tmp_path):
     with versitygw(tmp_path) as server:
-        storage = storage_for(server.new_url(), server.settings)
+        storage = open_storage(server.new_url(), server.settings)
         for _ in range(20):
             with pytest.raises(StorageError, match="does not support atomic conditional writes"):
                 storage.check_writable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from unit.storage.test_contract import TestCreating, TestListing, TestReading, TestTheRest, TestWriting
 
 __all__ = ["TestCreating", "TestListing", "TestReading", "TestTheRest", "TestWriting"]
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.stores
 
 @pytest.fixture
 def store(server) -> Storage:
-    return storage_for(server.new_url(), server.settings)
+    return open_storage(server.new_url(), server.settings)
 
 
 @pytest.fixture

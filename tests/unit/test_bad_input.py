@@ -24,7 +24,7 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
     WarehouseNotFoundError,
 )
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DDL = "id BIGINT NOT NULL, name STRING"
 BAD_NAMES = {
@@ -419,7 +419,7 @@ def test_a_read_only_directory(open_root):
         found = child(
             open_root,
             """
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 table = wh.table("sales.orders")
 attempt(lambda: table.append([{"id": 2}]))
@@ -428,7 +428,7 @@ attempt(lambda: table.alter_properties({"comment": "x"}))
 attempt(lambda: wh.create_table("sales.more", "a INT"))
 attempt(lambda: wh.create_database("more"))
 attempt(lambda: wh.drop_table("sales.orders"))
-attempt(lambda: merge_inline(table))
+attempt(lambda: compact_inline_rows(table))
 assert table.to_arrow().num_rows == 50_001
 assert wh.view("sales.orders$changelog").to_arrow().num_rows == 50_001
 assert table.inspect.segments().num_rows == 2
@@ -500,7 +500,7 @@ def test_a_full_disk_keeps_earlier_rows_readable(small_disk):
         lambda: wh.create_table("sales.more", DDL),
         lambda: wh.create_database("more"),
         lambda: wh.drop_table("sales.orders"),
-        lambda: merge_inline(table),
+        lambda: compact_inline_rows(table),
         lambda: Warehouse(str(small_disk / "wh2")).create_table("t", DDL),
     ):
         with pytest.raises(StorageError, match="the disk is full"):

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import Warehouse
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 THREADS, APPENDS = 4, 25
 PLAIN = {"bucket.key": "id", "table.datalake.enabled": "false"}
@@ -48,7 +48,7 @@ def test_concurrent_threads_store_each_row_once(store, shared):
                 first = (writer * APPENDS + i) * 3
                 acknowledged.append((first, plain(mine.append([{"id": first + j} for j in range(3)]))))
                 if i % 10 == writer:
-                    merge_inline(mine)
+                    compact_inline_rows(mine)
         except Exception as error:  # noqa: BLE001 - shown by the assertion below
             errors.append(error)
 
@@ -128,8 +128,8 @@ def test_merges_race_appends_and_each_other(store):
         try:
             while not stop.is_set():
                 mine.refresh()
-                merge_inline(mine)
-                merge_small(mine)
+                compact_inline_rows(mine)
+                compact_small_segments(mine)
         except Exception as error:  # noqa: BLE001
             errors.append(error)
 

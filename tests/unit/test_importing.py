@@ -91,8 +91,8 @@ def test_first_calls_load_no_heavy_library_and_few_modules(warehouse_path):
 def test_a_command_loads_nothing_before_the_call_that_needs_it(warehouse_path):
     code = f"""
 import sys, streamhouse_spark as sh
-from streamhouse_spark.table.first_calls import load_lazily
-load_lazily()
+from streamhouse_spark.table.preloading import disable_preloading
+disable_preloading()
 sh.Warehouse({warehouse_path!r}).create_table("t", "id BIGINT", primary_key=["id"])
 print([m for m in {HEAVY} if m in sys.modules])
 """

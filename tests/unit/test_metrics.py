@@ -13,12 +13,12 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import streamhouse_spark as sh
 from kit.serving import http_client
 from streamhouse_spark import InvalidOptionError, MissingExtraError, StorageError, Warehouse
-from streamhouse_spark.metrics import Metric, as_prometheus, export_until_exit, process_metrics
+from streamhouse_spark.metrics import Metric, export_until_exit, format_prometheus, process_metrics
 from streamhouse_spark.serve import app as overview
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.service.endpoint import service_measures
+from streamhouse_spark.service.endpoint import make_service_metrics
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
-from streamhouse_spark.views.service import ViewStatus, view_measures
+from streamhouse_spark.views.service import ViewStatus, make_view_metrics
 
 
 class Collected:
@@ -66,7 +66,7 @@ def test_opentelemetry_collects_measures_of_a_service(collected):
     health = ServiceHealth(1_500, 2, None, False)
 
     def measures():
-        return service_measures(statuses, health)
+        return make_service_metrics(statuses, health)
 
     with export_until_exit(measures, collected.provider):
         found = collected()
@@ -88,7 +88,7 @@ def test_opentelemetry_collects_measures_of_a_server(collected, tmp_path, monkey
     warehouse = Warehouse(str(tmp_path))
     warehouse.create_table("s.t", "id BIGINT").append([{"id": 1}])
     app = make_app(warehouse)
-    with export_until_exit(app.state.measures, collected.provider):
+    with export_until_exit(app.state.metrics, collected.provider):
         http_client(app).post("/api/v1/tables/s.t/rows", json=[{"id": 2}])
         found = collected()
     assert found["streamhouse_table_rows", (("table", "s.t"),)] == 2
@@ -109,7 +109,7 @@ def test_names_and_numbers_are_those_of_prometheus(collected):
         ("streamhouse_a", (("kind", "y"),)): 2.0,
         ("streamhouse_b_seconds", ()): 0.5,
     }
-    text = as_prometheus(measures)[1].decode()
+    text = format_prometheus(measures)[1].decode()
     assert 'streamhouse_a_total{kind="y"} 2.0' in text
     assert "streamhouse_b_seconds 0.5" in text
 
@@ -192,7 +192,7 @@ def test_processes_give_them_to_the_sdk_that_they_have(tmp_path, what, name):
 
 def test_opentelemetry_collects_measures_of_views(collected):
     views = [ViewStatus("gold.v", 1000, 0, refreshes=2, lag_ms=1500), ViewStatus("gold.p", 1000, 0, doing="paused")]
-    with export_until_exit(lambda: view_measures(views), collected.provider):
+    with export_until_exit(lambda: make_view_metrics(views), collected.provider):
         found = collected()
     of = lambda name: (("table", name),)  # noqa: E731
     assert found["streamhouse_view_refreshes", of("gold.v")] == 2

@@ -12,7 +12,7 @@ from property.stream_driver import Opened
 from streamhouse_spark import OffsetRange, Table, Warehouse
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.datasource.scan import scan
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.log.commit_log import CommitLog
@@ -118,7 +118,7 @@ def by_sql(wh: Warehouse, suffix: str | None, *filters: dict) -> list[dict]:
     reply = scan.plan(
         Opened(wh), {"snapshot": pin["snapshot"], "columns": NAMES, "filters": filters, "native_schemes": []}
     )
-    tasks = make_partitions(PythonPlan.from_text(reply["read"]))
+    tasks = make_partitions(ArrowReadPlan.from_text(reply["read"]))
     return [row for task in tasks for batch in read_plan(Opened(wh), task.plan(), ()) for row in batch.to_pylist()]
 
 

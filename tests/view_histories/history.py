@@ -280,7 +280,7 @@ class History:
                 self._meanwhile(view, rng, moment)
 
         def next_step(*args: Any, **kwargs: Any) -> Any:
-            step = refresh_commit.next_step(*args, **kwargs)
+            step = refresh_commit.make_next_step(*args, **kwargs)
             if step is not None:
                 at("decided")
             return step
@@ -289,7 +289,7 @@ class History:
             at("computed")
             return self._stepped_to(view)(view_, step, rows, gone)
 
-        with mock.patch.multiple(refresh, next_step=next_step, commit_step=ending(commit_step)):
+        with mock.patch.multiple(refresh, make_next_step=next_step, commit_step=ending(commit_step)):
             yield happened
 
     def _stepped_to(self, view: View) -> Any:
@@ -312,7 +312,9 @@ class History:
             try:
                 with (
                     mock.patch.multiple(
-                        refresh, next_step=refresh_commit.next_step, commit_step=ending(self._stepped_to(view))
+                        refresh,
+                        make_next_step=refresh_commit.make_next_step,
+                        commit_step=ending(self._stepped_to(view)),
                     ),
                     self.house.another_host(),
                 ):

@@ -21,7 +21,7 @@ from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.offset_scan import plan_ranges
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.views.step_planning import first_offsets
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from view_histories.grammar import Kinds
 from view_histories.house import DATABASE, House
 
@@ -341,7 +341,7 @@ def lake_anew(source: Source, rng: Random) -> None:
 
 
 def merge(source: Source, rng: Random) -> None:
-    merge_inline(source.table)
+    compact_inline_rows(source.table)
 
 
 def change_columns(source: Source, rng: Random) -> None:

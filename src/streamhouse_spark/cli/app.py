@@ -13,7 +13,7 @@ from streamhouse_spark.cli.session import (
     Session,
     require_text,
     shared_options,
-    usage_in_one_line,
+    shorten_usage_errors,
     write_examples,
 )
 
@@ -110,12 +110,12 @@ class _Group(click.Group):
     """A group that lists commands by purpose and shows examples."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with usage_in_one_line():
+        with shorten_usage_errors():
             require_text(ctx, args)
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with usage_in_one_line():
+        with shorten_usage_errors():
             return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -155,7 +155,7 @@ def streamhouse(ctx: click.Context) -> None:
 
 def main(args: Any = None) -> None:
     """Run the command line and exit."""
-    from streamhouse_spark.table.first_calls import load_lazily
+    from streamhouse_spark.table.preloading import disable_preloading
 
-    load_lazily()
+    disable_preloading()
     streamhouse.main(args, prog_name="streamhouse")

@@ -356,7 +356,7 @@ def check_table(health: TableHealth) -> Iterator[Finding]:
 def check_failed_rounds(table: Table) -> Iterator[Finding]:
     """Yield the recorded failures of rounds that no later round resolved."""
     for failure in list_failures(table.storage, table.uuid):
-        if not failure.is_over(table.state):
+        if not failure.is_resolved(table.state):
             text = failure.describe(table.state, table.storage.now_ms())
             yield Finding(f"{failure.work} of {table.name}", "warn", text, _MESSAGE_REMEDY)
 
@@ -383,11 +383,11 @@ def find_key_cache() -> KeyCache:
         bytes_max=bytes_max,
         free_bytes=shutil.disk_usage(existing).free,
         network_fs=network_file_system(str(base)),
-        failure=_tablet_failure(existing),
+        failure=_test_key_cache(existing),
     )
 
 
-def _tablet_failure(folder: Path) -> str | None:
+def _test_key_cache(folder: Path) -> str | None:
     """Write and read a row with LMDB in the folder. Returns the error, or None."""
     try:
         with TemporaryDirectory(prefix=".streamhouse-doctor-", dir=folder) as probe:

@@ -19,7 +19,7 @@ from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,
-    is_placed,
+    may_have_external_log,
     parse_numbers,
 )
 from streamhouse_spark.errors import (
@@ -35,8 +35,8 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import lake_files
-from streamhouse_spark.lake.parquet.reader import OffsetFile, has_whole_footer, read_offset_file
+from streamhouse_spark.lake.file_access import open_lake_files
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, has_whole_footer, read_file_offsets
 from streamhouse_spark.lake.snapshot_history import newest_snapshot, require_drops_applied
 from streamhouse_spark.lake.tiering.plan import require_progress
 from streamhouse_spark.lake.types import LakePlan, LakeSplit
@@ -129,7 +129,7 @@ def verify_branches(table: Table, result: Verification) -> None:
 def _owner_problems(table: Table) -> Iterator[str]:
     places = log_locations_of(table.storage)
     try:
-        if places is not None and is_placed(table.uuid):
+        if places is not None and may_have_external_log(table.uuid):
             places.require_owned(table.uuid)
     except (CorruptDataError, WarehouseMovedError) as error:
         yield str(error)
@@ -253,7 +253,7 @@ def _check_footers(table: Table, splits: Sequence[LakeSplit], result: Verificati
 
     def check(location: str) -> bool | str:
         try:
-            return has_whole_footer(lake_files(table.storage, table.settings, location), location)
+            return has_whole_footer(open_lake_files(table.storage, table.settings, location), location)
         except (CorruptDataError, SnapshotExpiredError) as error:
             return str(error)
 
@@ -274,7 +274,7 @@ class _OffsetRows:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._files: dict[str, OffsetFile | None] = {}
+        self._files: dict[str, FileWithOffsets | None] = {}
         self.num_rows = 0
 
     def add(self, location: str, num_rows: int) -> None:
@@ -283,8 +283,8 @@ class _OffsetRows:
         Files without offsets are not counted. Raises the errors of a read.
         """
         if location not in self._files:
-            files = lake_files(self._table.storage, self._table.settings, location)
-            self._files[location] = read_offset_file(files, location, self._table.uuid)
+            files = open_lake_files(self._table.storage, self._table.settings, location)
+            self._files[location] = read_file_offsets(files, location, self._table.uuid)
         if self._files[location] is not None:
             self.num_rows += num_rows
 

@@ -18,8 +18,8 @@ from streamhouse_spark.cli.session import (
     confirm,
     names_option,
     pairs_option,
-    take_duration_ms,
-    take_values,
+    parse_duration_option,
+    parse_value_arguments,
 )
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
@@ -54,7 +54,7 @@ def _older_than(default: str, text: str) -> Callable[[F], F]:
         "older_than_ms",
         default=default,
         show_default=True,
-        callback=take_duration_ms,
+        callback=parse_duration_option,
         metavar="DURATION",
         help=text,
     )
@@ -81,7 +81,7 @@ def compact(session: Session, table: str, *, purge: bool, dry_run: bool) -> None
     tiering service also compacts, unless table.datalake.auto-compaction is false; an adopted lake only if it is true.
     """
     opened = session.warehouse.table(table)
-    with session.output.working(f"compact the lake of {opened.name}"):
+    with session.output.spinner(f"compact the lake of {opened.name}"):
         report = opened.lake.compact(purge=purge, dry_run=dry_run)
     session.output.records([_to_row(opened, report, _COMPACTED, dry_run=dry_run)], _COMPACTED)
 
@@ -117,7 +117,7 @@ def optimize(session: Session, table: str, *, order_by: str, where: str | None, 
     """
     opened = session.warehouse.table(table)
     condition = None if where is None else parse_where(where, opened.refresh().schema.arrow)
-    with session.output.working(f"optimize the lake of {opened.name}"):
+    with session.output.spinner(f"optimize the lake of {opened.name}"):
         report = opened.lake.optimize(order_by, filter=condition, dry_run=dry_run)
     session.output.records([_to_row(opened, report, _OPTIMIZED, dry_run=dry_run)], _OPTIMIZED)
 
@@ -145,7 +145,7 @@ def expire_snapshots(
     """
     opened = session.warehouse.table(table)
     moment_ms = opened.storage.now_ms() - (SNAPSHOTS_KEPT_MS if older_than_ms is None else older_than_ms)
-    with session.output.working(f"expire snapshots of {opened.name}"):
+    with session.output.spinner(f"expire snapshots of {opened.name}"):
         report = opened.lake.expire_snapshots(retain_last=retain_last, older_than_ms=moment_ms, dry_run=dry_run)
     row = {
         "table": opened.name,
@@ -175,7 +175,7 @@ def remove_orphan_files(session: Session, table: str, *, older_than_ms: int | No
     """
     lake = session.warehouse.table(table).lake
     grace_ms = GRACE_MS if older_than_ms is None else older_than_ms
-    with session.output.working(f"find orphan files of {table}"):
+    with session.output.spinner(f"find orphan files of {table}"):
         keys = lake.remove_orphan_files(grace_ms=grace_ms, dry_run=dry_run)
     session.output.records([{"file": key, "dry_run": dry_run} for key in keys], _ORPHANS)
 
@@ -197,7 +197,7 @@ def rewrite_manifests(session: Session, table: str, *, dry_run: bool) -> None:
     Tiering rounds already merge small manifests. Use the command after other engines wrote to the table.
     """
     opened = session.warehouse.table(table)
-    with session.output.working(f"rewrite manifests of {opened.name}"):
+    with session.output.spinner(f"rewrite manifests of {opened.name}"):
         report = opened.lake.rewrite_manifests(dry_run=dry_run)
     row = {
         "table": opened.name,
@@ -233,7 +233,7 @@ def retier(session: Session, table: str, *, dry_run: bool, allow_loss: bool) -> 
     exist only in the lake.
     """
     opened = session.warehouse.table(table)
-    with session.output.working(f"retier {opened.name}"):
+    with session.output.spinner(f"retier {opened.name}"):
         report = opened.retier(allow_loss=allow_loss, dry_run=dry_run)
     session.output.sentence(
         asdict(report),
@@ -279,7 +279,7 @@ def adopt(
     -p table.datalake.format=paimon.
     """
     warehouse = session.warehouse
-    with session.output.working(f"adopt {lake or table}"):
+    with session.output.spinner(f"adopt {lake or table}"):
         report = warehouse.adopt_table(table, lake, primary_key=primary_key, properties=properties, dry_run=dry_run)
     session.output.sentence(
         {**asdict(report), "dry_run": dry_run},
@@ -297,7 +297,7 @@ streamhouse -w ./warehouse drop-partition sales.orders day=2026-01-31 country=de
 """,
 )
 @TABLE
-@click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=take_values)
+@click.argument("values", metavar="COLUMN=VALUE...", nargs=-1, required=True, callback=parse_value_arguments)
 @YES
 @DRY_RUN
 @click.pass_obj
@@ -321,7 +321,7 @@ def drop_partition(session: Session, table: str, values: Mapping[str, str], *, y
 
 
 def _drop_partition(session: Session, table: Table, chosen: PartitionMatches, *, dry_run: bool) -> DropPartitionReport:
-    with session.output.working(f"{'check' if dry_run else 'drop'} partitions of {table.name}"):
+    with session.output.spinner(f"{'check' if dry_run else 'drop'} partitions of {table.name}"):
         return drop_partitions(table, chosen, dry_run=dry_run)
 
 

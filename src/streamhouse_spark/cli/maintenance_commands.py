@@ -24,7 +24,7 @@ from streamhouse_spark.cli.fsck import (
     verify_log,
 )
 from streamhouse_spark.cli.output import Output
-from streamhouse_spark.cli.session import TABLE, Command, Failure, Session, fail_for, take_duration_ms
+from streamhouse_spark.cli.session import TABLE, Command, Failure, Session, fail_for, parse_duration_option
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
@@ -64,7 +64,7 @@ streamhouse -w ./warehouse maintain --grace 48h --output json
     "grace_ms",
     default="24h",
     show_default=True,
-    callback=take_duration_ms,
+    callback=parse_duration_option,
     metavar="DURATION",
     help="How long unreferenced files stay for readers and writers in flight.",
 )

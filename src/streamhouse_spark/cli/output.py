@@ -28,7 +28,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, json_text, plain_value
+from streamhouse_spark.schema.json_values import encode_row_texts, encode_rows, json_text, to_json_value
 
 _PIPE_COLUMNS: Final = 100_000
 """Width of text that is not printed on a terminal, so that nothing is truncated."""
@@ -82,14 +82,14 @@ class Output:
             click.secho(text, err=True, dim=True)
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
+    def spinner(self, text: str) -> Iterator[None]:
         """Show a spinner on stderr for work without countable parts, if that is a terminal."""
-        with self.doing() as show:
+        with self.activity() as show:
             show(text)
             yield
 
     @contextmanager
-    def doing(self) -> Iterator[Callable[[str | None], None]]:
+    def activity(self) -> Iterator[Callable[[str | None], None]]:
         """Yield a function that shows the current work and its duration on stderr, if that is a terminal.
 
         Called with None, the function hides the work.
@@ -136,7 +136,7 @@ def rich_table(rows: pa.Table, *, title: str | None = None) -> RichTable:
 
 def format_value(value: Any) -> str:
     """Format a value as text: null as a word, nested values as JSON, times as ISO 8601."""
-    plain = plain_value(value)
+    plain = to_json_value(value)
     match plain:
         case None:
             return "null"

@@ -156,7 +156,7 @@ def costs(session: Session, database: str | None, prices: Mapping[str, str]) -> 
     unreadable table is reported, and the command fails.
     """
     known_prices = parse_prices(prices)
-    with session.output.working("read all tables"):
+    with session.output.spinner("read all tables"):
         estimate = session.warehouse.costs(known_prices, database=database)
     session.output.document(estimate.to_json(), lambda console: _render_all(estimate, console))
     for name, reason in estimate.failed.items():

@@ -22,12 +22,12 @@ from streamhouse_spark.log.commit_validation import find_stored_transaction
 from streamhouse_spark.log.segments.metadata_columns import without_metadata
 from streamhouse_spark.log.staging import StagedRows, merge_staged_rows
 from streamhouse_spark.read.tail import LogCursor
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.column_defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.json_values import encode_rows
 from streamhouse_spark.schema.row_conversion import convert_rows, iter_tables
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, file_format, open_rows
+from streamhouse_spark.write.file_readers import FORMATS, CsvOptions, open_rows, resolve_file_format
 
 _COLUMNS: Final = names_option("--columns", metavar="COLUMN", text="Only these columns, separated by commas.")
 _WHERE: Final = click.option(
@@ -267,7 +267,7 @@ def append(
     transaction = parse_write_options({k: v for k, v in named.items() if v is not None}).transaction
     opened = session.warehouse.table(table)
     is_duplicate = find_stored_transaction(opened.refresh(), transaction) is not None
-    formats = [file_format(path, format_) for path in files]
+    formats = [resolve_file_format(path, format_) for path in files]
     with ExitStack() as stack:
         defaults = default_scalars(evaluate_defaults(opened.state.schema, StatementContext.of(opened.world)))
         rules = CsvOptions(opened.schema, null_texts, defaults)

@@ -138,7 +138,7 @@ def _name_options(text: str, command: click.Command) -> str:
 
 
 @contextmanager
-def usage_in_one_line() -> Iterator[None]:
+def shorten_usage_errors() -> Iterator[None]:
     """Shorten usage errors, which contain the values of the user, to the maximum length of `StreamhouseError`."""
     try:
         yield
@@ -221,12 +221,12 @@ def parse_pairs(texts: Sequence[str], param: click.Parameter) -> Mapping[str, st
     return pairs
 
 
-def take_pairs(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
+def parse_pair_options(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
     """Callback of ``KEY=VALUE`` options."""
     return parse_pairs(value, param)
 
 
-def take_values(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
+def parse_value_arguments(_ctx: click.Context, param: click.Parameter, value: Sequence[str]) -> Mapping[str, str]:
     """Callback of ``COLUMN=VALUE`` arguments, which retain spaces in values. Columns must be unique."""
     names = [text.partition("=")[0].strip() for text in value]
     for name in names:
@@ -240,12 +240,12 @@ YES: Final = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 DRY_RUN: Final = click.option("--dry-run", is_flag=True, help="Only show what would be done.")
 
 
-def take_names(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
+def parse_name_options(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
     """Callback of options with names that are separated by commas, or in several options."""
     return [name.strip() for text in value for name in text.split(",") if name.strip()]
 
 
-def take_fields(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
+def parse_field_options(_ctx: click.Context, _param: click.Parameter, value: Sequence[str]) -> list[str]:
     """Callback of options with partition fields, such as ``truncate(4, a),b``."""
     from streamhouse_spark.schema.partitioning import split_fields
 
@@ -258,15 +258,15 @@ _Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 def pairs_option(*declarations: str, metavar: str, text: str) -> _Decorator:
     """Return an option with ``KEY=VALUE`` values, which may be given several times."""
     text = f"{text} May be given several times."
-    return click.option(*declarations, metavar=metavar, multiple=True, callback=take_pairs, help=text)
+    return click.option(*declarations, metavar=metavar, multiple=True, callback=parse_pair_options, help=text)
 
 
 def names_option(*declarations: str, metavar: str, text: str) -> _Decorator:
     """Return an option with names, which are separated by commas or given in several options."""
-    return click.option(*declarations, metavar=metavar, multiple=True, callback=take_names, help=text)
+    return click.option(*declarations, metavar=metavar, multiple=True, callback=parse_name_options, help=text)
 
 
-def take_duration_ms(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+def parse_duration_option(_ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
     """Callback of options with a duration such as ``24h``."""
     from streamhouse_spark.core.option_parsing import parse_duration_ms
 

@@ -62,7 +62,7 @@ def refresh(session: Session, views: Sequence[str], *, on_spark: bool, master: s
 
         refresh_one = Refresher(spark, connect_catalog(spark))
         for name in names:
-            with session.output.working(f"refresh {name}"), translate_spark_errors():
+            with session.output.spinner(f"refresh {name}"), translate_spark_errors():
                 report = refresh_one(name)
             _print_refresh(session, name, report)
     finally:
@@ -165,12 +165,12 @@ def demo(session: Session, *, fast: bool, rows: int | None, seconds: int | None)
     try:
         from streamhouse_spark.demo.display import TextView
         from streamhouse_spark.demo.flights import load_flights, new_demo_table
-        from streamhouse_spark.demo.run import FAST, FULL, Demo, Pace
+        from streamhouse_spark.demo.run import FAST, FULL, Demo, DemoPace
     except ModuleNotFoundError as error:
         raise MissingExtraError(_NOT_INSTALLED.format(error.name)) from error
     pace = FAST if fast else FULL
     if seconds is not None:
-        pace = Pace(seconds, pace.freshness)
+        pace = DemoPace(seconds, pace.freshness)
     flights = load_flights(rows)
     _, table = new_demo_table(location, session.settings, pace.freshness)
     view = TextView(clock)

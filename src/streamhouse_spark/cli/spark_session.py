@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamhouse_spark.cli.diagnostics import check_java, find_java, os_release
-from streamhouse_spark.datasource.session import use_python
+from streamhouse_spark.datasource.session import set_worker_python
 from streamhouse_spark.errors import MissingExtraError, StreamhouseError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def open_spark(
         raise MissingExtraError(
             f'Spark requires {error.name}, which is not installed; run: pip install "streamhouse-spark[spark,iceberg]"'
         ) from error
-    use_python(sys.executable, {"spark.master": master} if master else {}, os.environ)
+    set_worker_python(sys.executable, {"spark.master": master} if master else {}, os.environ)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name)
     options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()} {java_options}"

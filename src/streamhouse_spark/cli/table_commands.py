@@ -23,21 +23,21 @@ from streamhouse_spark.cli.session import (
     fail_for,
     names_option,
     pairs_option,
-    take_fields,
+    parse_field_options,
 )
-from streamhouse_spark.config.table_properties import view_facts
+from streamhouse_spark.config.table_properties import describe_view_properties
 from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.errors import count_of
 from streamhouse_spark.log.tiering_failures import TieringFailure, list_failures
 from streamhouse_spark.read.archive_scan import count_archived_bytes
 from streamhouse_spark.read.system_tables import bucket_lags
+from streamhouse_spark.schema.column_defaults import SqlText
 from streamhouse_spark.schema.ddl import type_name
-from streamhouse_spark.schema.defaults import SqlText
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.table_batch import open_all
-from streamhouse_spark.write.file_readers import CsvOptions, file_format, open_rows
+from streamhouse_spark.write.file_readers import CsvOptions, open_rows, resolve_file_format
 
 _LISTED = TableSchema.of("table STRING, columns INT, buckets INT, rows BIGINT, lake_rows BIGINT, lag BIGINT").arrow
 
@@ -141,7 +141,7 @@ def build_description(table: Table, failures: Sequence[TieringFailure] | None = 
         "rows": state.num_rows,
         "lag": sum(lags.values()),
         "archive": _describe_archive(table),
-        "view": view_facts(state.properties, table.name),
+        "view": describe_view_properties(state.properties, table.name),
         "lake": {
             "enabled": table.properties.datalake_enabled,
             "format": table.properties.datalake_format,
@@ -228,7 +228,7 @@ streamhouse -w ./warehouse append sales.orders orders.parquet
     "--partition-by",
     metavar="FIELD",
     multiple=True,
-    callback=take_fields,
+    callback=parse_field_options,
     help="Partition columns and transforms of columns, such as 'days(at)', separated by commas.",
 )
 @names_option(
@@ -282,7 +282,7 @@ def create(
 
 def _read_schema(path: str) -> pa.Schema:
     with ExitStack() as stack:
-        return open_rows(path, file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
+        return open_rows(path, resolve_file_format(path, None), CsvOptions(), stack, sys.stdin.buffer).schema
 
 
 @click.command(

@@ -25,7 +25,7 @@ from streamhouse_spark.warehouse.table_batch import TableBatch
 if TYPE_CHECKING:
     from streamhouse_spark.lake.tiering.job import TieringReport
     from streamhouse_spark.metrics import MetricSource
-    from streamhouse_spark.service.endpoint import Address, ServiceSnapshot
+    from streamhouse_spark.service.endpoint import Address, MonitoredService
     from streamhouse_spark.service.openlineage import LineageListener
     from streamhouse_spark.views.service import ViewStatus
 
@@ -135,10 +135,10 @@ def tier_here(table: Table) -> TieringReport:
 
 def _with_failure_note(tier_one: Callable[[Table], T]) -> Callable[[Table], T]:
     """Return the function, wrapped so that it records its failures next to the table, where other tools show them."""
-    from streamhouse_spark.service.tiering_service import FailureNotes
+    from streamhouse_spark.service.tiering_service import FailureRecorder
 
     def work(table: Table) -> T:
-        with FailureNotes(table.world.clock).note_failure(table):
+        with FailureRecorder(table.world.clock).note_failure(table):
             return tier_one(table)
 
     return work
@@ -158,18 +158,20 @@ def _serve_here(
     report = _create_reporter(output)
     service = Service(tasks, connection, list(names) or None, on_report=report, on_lineage=listener)
     output.remark(f"tiering {warehouse.url} until Ctrl-C")
-    with _until_stopped() as stop, _serve_metrics(service, address), export_service_metrics(service):
+    with _handle_stop_signals() as stop, _serve_metrics(service, address), export_service_metrics(service):
         service.run(stop)
 
 
 @contextmanager
-def _serve_metrics(service: ServiceSnapshot, address: Address | None, more: MetricSource = tuple) -> Iterator[None]:
+def _serve_metrics(
+    service: MonitoredService, address: Address | None, extra_metrics: MetricSource = tuple
+) -> Iterator[None]:
     if address is None:
         yield
         return
     from streamhouse_spark.service.endpoint import serve_until_exit
 
-    with serve_until_exit(service, address, more) as (host, port):
+    with serve_until_exit(service, address, extra_metrics) as (host, port):
         click.echo(f"listening at http://{host}:{port}/metrics", err=True)
         yield
 
@@ -212,10 +214,10 @@ def _serve_on_spark(
     views: bool,
 ) -> None:
     from streamhouse_spark.spark import TieringService
-    from streamhouse_spark.views.service import view_measures
+    from streamhouse_spark.views.service import make_view_metrics
 
     report = _create_reporter(session.output)
-    with session.output.doing() if views else nullcontext(lambda _: None) as show:
+    with session.output.activity() if views else nullcontext(lambda _: None) as show:
         service = TieringService(
             spark,
             session.warehouse_location,
@@ -226,8 +228,8 @@ def _serve_on_spark(
             views=views,
             on_view=partial(_report_view, session.output, show),
         )
-        more = lambda: view_measures(service.view_status())  # noqa: E731
-        with _until_stopped() as stop, _serve_metrics(service, address, more):
+        extra_metrics = lambda: make_view_metrics(service.view_status())  # noqa: E731
+        with _handle_stop_signals() as stop, _serve_metrics(service, address, extra_metrics):
             service.run(stop)
 
 
@@ -300,7 +302,7 @@ def _create_reporter(output: Output) -> Callable[[TieringReport], None]:
 
 
 @contextmanager
-def _until_stopped() -> Iterator[threading.Event]:
+def _handle_stop_signals() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set, so that the work in progress is completed."""
     stop = new_event()
     previous = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}

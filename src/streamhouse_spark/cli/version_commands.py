@@ -68,7 +68,7 @@ def rollback(session: Session, table: str, *, version: str, yes: bool, dry_run: 
 
 
 def _rollback(session: Session, table: Table, version: str, *, dry_run: bool) -> RollbackReport:
-    with session.output.working(f"{'check' if dry_run else 'roll back'} {table.name}"):
+    with session.output.spinner(f"{'check' if dry_run else 'roll back'} {table.name}"):
         return table.rollback_to_version(version, dry_run=dry_run)
 
 
@@ -152,7 +152,7 @@ def clone(session: Session, source: str, target: str, *, version: str | None) ->
     """
     parse_table_name(source).require_table("clone")
     parse_table_name(target).require_table("clone to")
-    with session.output.working(f"clone {source}"):
+    with session.output.spinner(f"clone {source}"):
         cloned = session.warehouse.clone_table(source, target, version=version)
     base = base_version_of_clone(session.warehouse.table(source).refresh(), cloned.uuid)
     session.output.sentence(
@@ -182,7 +182,7 @@ def branch(session: Session, table: str, name: str) -> None:
     but no lake files.
     """
     opened = session.open_table(table, "create a branch of")
-    with session.output.working(f"create branch {name} of {table}"):
+    with session.output.spinner(f"create branch {name} of {table}"):
         created = opened.create_branch(name)
     session.output.sentence(
         {"table": table, **asdict(created)},
@@ -201,7 +201,7 @@ def publish_branch(session: Session, table: str, name: str) -> None:
     published. Idempotent.
     """
     opened = session.open_table(table, "publish a branch of")
-    with session.output.working(f"publish branch {name} of {table}"):
+    with session.output.spinner(f"publish branch {name} of {table}"):
         done = opened.fast_forward(name)
     session.output.sentence(
         asdict(done), f"commit {done.version} of {table} has the changes of its branch {done.branch}"

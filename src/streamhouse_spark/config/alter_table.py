@@ -24,18 +24,18 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import join_names, parse_names
 from streamhouse_spark.core.types import is_text_list
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema.ddl import TextSize, parse_type, type_name
-from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.column_defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.ddl import TextLength, parse_type, type_name
 from streamhouse_spark.schema.evolution import (
     names_by_id,
-    with_inner_changes,
     with_names,
+    with_nested_changes,
     with_positions,
     with_types,
     without_columns,
     without_not_null,
 )
-from streamhouse_spark.schema.nested_fields import InnerChanges, Path, split_path
+from streamhouse_spark.schema.nested_fields import NestedFieldChanges, Path, split_path
 from streamhouse_spark.schema.partitioning import (
     PARTITION_FIELDS,
     PartitionField,
@@ -63,7 +63,7 @@ class ColumnChanges:
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     widened: Mapping[str, pa.DataType] = field(default_factory=dict)
-    sizes: Mapping[str, TextSize] = field(default_factory=dict)
+    sizes: Mapping[str, TextLength] = field(default_factory=dict)
     """Lengths of widened columns that become CHAR(n) or VARCHAR(n)."""
     fields: tuple[tuple[Path, pa.DataType], ...] = ()
     """New nested fields. The path starts with the column's old name, followed by new names of nested fields."""
@@ -104,9 +104,11 @@ def _parse_type(column: str, type_or_text: object) -> pa.DataType:
     )
 
 
-def _parse_sizes(types: Mapping[str, object]) -> dict[str, TextSize]:
+def _parse_sizes(types: Mapping[str, object]) -> dict[str, TextLength]:
     sizes = {
-        column: TextSize.parse(type_or_text) for column, type_or_text in types.items() if isinstance(type_or_text, str)
+        column: TextLength.parse(type_or_text)
+        for column, type_or_text in types.items()
+        if isinstance(type_or_text, str)
     }
     return {column: size for column, size in sizes.items() if size is not None}
 
@@ -125,7 +127,7 @@ def apply_column_changes(
     """
     changes, nested_changes = _split_nested_changes(changes, schema)
     _require_allowed(changes, schema, partition_by, properties, nested_changes)
-    after = with_inner_changes(schema, nested_changes, former_schemas)
+    after = with_nested_changes(schema, nested_changes, former_schemas)
     after = with_types(after, changes.widened, changes.sizes)
     after = without_columns(after, changes.dropped) if changes.dropped else after
     after = with_names(after, changes.renamed)
@@ -134,7 +136,9 @@ def apply_column_changes(
     return after, _rename_in_properties(properties, schema, names, dropped_names)
 
 
-def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[ColumnChanges, dict[str, InnerChanges]]:
+def _split_nested_changes(
+    changes: ColumnChanges, schema: TableSchema
+) -> tuple[ColumnChanges, dict[str, NestedFieldChanges]]:
     """Separate changes of columns from changes of nested fields. The name of an existing column may contain dots."""
     renamed: dict[str, dict[Path, str]] = {}
     widened: dict[str, dict[Path, pa.DataType]] = {}
@@ -159,7 +163,7 @@ def _split_nested_changes(changes: ColumnChanges, schema: TableSchema) -> tuple[
     for path, kind in changes.fields:
         added.setdefault(schema.column(path[0]).name, []).append((path[1:], kind))
     nested_changes = {
-        name: InnerChanges(
+        name: NestedFieldChanges(
             renamed.get(name, {}), tuple(dropped.get(name, ())), widened.get(name, {}), tuple(added.get(name, ()))
         )
         for name in {**renamed, **widened, **dropped, **added}
@@ -184,7 +188,7 @@ def _require_allowed(
     schema: TableSchema,
     partition_by: Sequence[str],
     properties: Mapping[str, str],
-    nested_changes: Mapping[str, InnerChanges],
+    nested_changes: Mapping[str, NestedFieldChanges],
 ) -> None:
     parsed = parse_properties(properties, schema, partition_by)
     partitions = {schema.column(name).name for name in partition_by}

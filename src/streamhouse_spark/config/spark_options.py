@@ -256,15 +256,15 @@ def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Parse the options of a batch read. Raises `InvalidOptionError`."""
     texts = _validate_options(options, "read")
     parsed = ReadOptions(
-        starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest")),
-        starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
-        ending_offsets=_offsets(texts, "endingOffsets", LATEST, words=("latest",)),
-        ending_timestamp_ms=_timestamp(texts, "endingTimestamp", round_up=True),
-        as_of_lake_snapshot=_int(texts, "asOfLakeSnapshot", minimum=0),
-        as_of_timestamp_ms=_timestamp(texts, "asOfTimestamp", round_up=False),
-        read_change_feed=_bool(texts, "readChangeFeed", default=False),
-        include_metadata=_bool(texts, "includeMetadata", default=False),
-        fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
+        starting_offsets=_parse_offsets_option(texts, "startingOffsets", FULL, words=("full", "earliest")),
+        starting_timestamp_ms=_parse_timestamp_option(texts, "startingTimestamp", round_up=True),
+        ending_offsets=_parse_offsets_option(texts, "endingOffsets", LATEST, words=("latest",)),
+        ending_timestamp_ms=_parse_timestamp_option(texts, "endingTimestamp", round_up=True),
+        as_of_lake_snapshot=_parse_int_option(texts, "asOfLakeSnapshot", minimum=0),
+        as_of_timestamp_ms=_parse_timestamp_option(texts, "asOfTimestamp", round_up=False),
+        read_change_feed=_parse_bool_option(texts, "readChangeFeed", default=False),
+        include_metadata=_parse_bool_option(texts, "includeMetadata", default=False),
+        fail_on_data_loss=_parse_bool_option(texts, "failOnDataLoss", default=True),
     )
     _check_ranges(parsed, texts)
     return parsed
@@ -275,33 +275,35 @@ def parse_stream_read_options(options: Mapping[str, str]) -> StreamReadOptions:
     texts = _validate_options(options, "readStream")
     max_bytes = texts.get("maxBytesPerTrigger")
     return StreamReadOptions(
-        starting_offsets=_offsets(texts, "startingOffsets", FULL, words=("full", "earliest", "latest")),
-        starting_timestamp_ms=_timestamp(texts, "startingTimestamp", round_up=True),
-        max_offsets_per_trigger=_int(texts, "maxOffsetsPerTrigger", minimum=1),
+        starting_offsets=_parse_offsets_option(texts, "startingOffsets", FULL, words=("full", "earliest", "latest")),
+        starting_timestamp_ms=_parse_timestamp_option(texts, "startingTimestamp", round_up=True),
+        max_offsets_per_trigger=_parse_int_option(texts, "maxOffsetsPerTrigger", minimum=1),
         max_bytes_per_trigger=None if max_bytes is None else parse_size_bytes("maxBytesPerTrigger", max_bytes),
-        read_change_feed=_bool(texts, "readChangeFeed", default=False),
-        include_metadata=_bool(texts, "includeMetadata", default=False),
-        fail_on_data_loss=_bool(texts, "failOnDataLoss", default=True),
-        skips_change_commits=_bool(texts, "skipChangeCommits", default=False),
-        consumer_id=_identity(texts, "consumerId"),
-        adds_new_columns=_word(texts, "schemaEvolutionMode", ("none", "addNewColumns")) == "addNewColumns",
-        real_time_tasks=_int(texts, "realTimeTasks", minimum=1) or 1,
-        continues_in_other_history=_word(texts, "onDifferentHistory", ("fail", "continue")) == "continue",
+        read_change_feed=_parse_bool_option(texts, "readChangeFeed", default=False),
+        include_metadata=_parse_bool_option(texts, "includeMetadata", default=False),
+        fail_on_data_loss=_parse_bool_option(texts, "failOnDataLoss", default=True),
+        skips_change_commits=_parse_bool_option(texts, "skipChangeCommits", default=False),
+        consumer_id=_parse_id_option(texts, "consumerId"),
+        adds_new_columns=_parse_keyword_option(texts, "schemaEvolutionMode", ("none", "addNewColumns"))
+        == "addNewColumns",
+        real_time_tasks=_parse_int_option(texts, "realTimeTasks", minimum=1) or 1,
+        continues_in_other_history=_parse_keyword_option(texts, "onDifferentHistory", ("fail", "continue"))
+        == "continue",
     )
 
 
 def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
     """Parse the options of a batch write. Raises `InvalidOptionError`."""
     texts = _validate_options(options, "write")
-    app_id, version = _identity(texts, "txnAppId"), _int(texts, "txnVersion", minimum=0)
+    app_id, version = _parse_id_option(texts, "txnAppId"), _parse_int_option(texts, "txnVersion", minimum=0)
     if (app_id is None) != (version is None):
         present, missing = ("txnAppId", "txnVersion") if version is None else ("txnVersion", "txnAppId")
         raise InvalidOptionError(f"found option {present} without {missing}; set both, or neither")
     return WriteOptions(
         None if app_id is None or version is None else Transaction(app_id, version),
         texts.get("rowKindColumn"),
-        _bool(texts, "partialUpdate", default=False),
-        _bool(texts, "mergeSchema", default=False),
+        _parse_bool_option(texts, "partialUpdate", default=False),
+        _parse_bool_option(texts, "mergeSchema", default=False),
         texts.get("replaceWhere"),
     )
 
@@ -310,10 +312,10 @@ def parse_stream_write_options(options: Mapping[str, str]) -> StreamWriteOptions
     """Parse the options of a streaming write. Raises `InvalidOptionError`."""
     texts = _validate_options(options, "writeStream")
     return StreamWriteOptions(
-        _identity(texts, "txnAppId"),
+        _parse_id_option(texts, "txnAppId"),
         texts.get("rowKindColumn"),
-        _bool(texts, "partialUpdate", default=False),
-        _bool(texts, "mergeSchema", default=False),
+        _parse_bool_option(texts, "partialUpdate", default=False),
+        _parse_bool_option(texts, "mergeSchema", default=False),
     )
 
 
@@ -399,7 +401,9 @@ def _check_ranges(options: ReadOptions, texts: Mapping[str, str]) -> None:
         )
 
 
-def _offsets(texts: Mapping[str, str], name: str, default: OffsetSpec, words: tuple[str, ...]) -> OffsetSpec:
+def _parse_offsets_option(
+    texts: Mapping[str, str], name: str, default: OffsetSpec, words: tuple[str, ...]
+) -> OffsetSpec:
     text = texts.get(name)
     if text is None:
         return default
@@ -432,29 +436,29 @@ def _unique_pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return mapping
 
 
-def _timestamp(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
+def _parse_timestamp_option(texts: Mapping[str, str], name: str, *, round_up: bool) -> int | None:
     text = texts.get(name)
     return None if text is None else parse_timestamp_ms(name, text, round_up=round_up)
 
 
-def _int(texts: Mapping[str, str], name: str, *, minimum: int) -> int | None:
+def _parse_int_option(texts: Mapping[str, str], name: str, *, minimum: int) -> int | None:
     text = texts.get(name)
     return None if text is None else parse_int(name, text, minimum=minimum)
 
 
-def _bool(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _parse_bool_option(texts: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = texts.get(name)
     return default if text is None else parse_bool(name, text)
 
 
-def _word(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+def _parse_keyword_option(texts: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """Return the option's value, which must be one of ``words`` in any case. The first word is the default."""
     text = texts.get(name, words[0])
     matches = [word for word in words if word.lower() == text.strip().lower()]
     return matches[0] if matches else reject(name, text, " or ".join(words))
 
 
-def _identity(texts: Mapping[str, str], name: str) -> str | None:
+def _parse_id_option(texts: Mapping[str, str], name: str) -> str | None:
     text = texts.get(name)
     if text is not None and not (1 <= len(text) <= 256 and text.isprintable() and text.strip() == text):
         reject(name, text, "1 to 256 printable characters without leading or trailing blanks")

@@ -1,5 +1,8 @@
 """Table properties, with Apache Fluss's names where Fluss has the property.
 
+Properties that only primary-key tables have are in `streamhouse_spark.kv.primary_key_properties`. The page
+``docs/reference/table-properties.md`` lists both.
+
 A table stores its properties as the strings that the user set, and `parse_properties` parses them. Unknown names
 outside the prefixes of this package are stored for the user. A value that looks like a credential is rejected. A branch
 and a view are tables with a property that describes the branch or view.
@@ -134,7 +137,7 @@ _COMPRESSIONS: Final[dict[str, Compression]] = {"none": "none", "lz4": "lz4", "l
 
 
 @dataclass(frozen=True, slots=True)
-class BranchMark:
+class BranchMetadata:
     """Marks a log as the log of a branch."""
 
     of: str
@@ -232,7 +235,7 @@ def parse_freshness_ms(freshness: str) -> int:
     return parse_duration_ms("freshness", freshness)
 
 
-def view_facts(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
+def describe_view_properties(properties: Mapping[str, str], table: str) -> dict[str, Any] | None:
     """Return the displayed properties of a view; None for any other table."""
     return ViewDefinition.of(properties, table).to_facts() if VIEW in properties else None
 
@@ -355,26 +358,28 @@ def parse_properties(
     codec = get("table.log.arrow.compression.type", default.log_compression).strip().lower()
     if codec not in _COMPRESSIONS:
         reject("table.log.arrow.compression.type", codec, "none, lz4 or zstd")
-    lake_enabled = _bool(properties, "table.datalake.enabled", default=default.datalake_enabled)
+    lake_enabled = _parse_bool_property(properties, "table.datalake.enabled", default=default.datalake_enabled)
     owns_files = ADOPTED not in properties
     parsed = TableProperties(
         bucket_num=parse_int("bucket.num", get("bucket.num", "1"), minimum=1, maximum=BUCKET_COUNT_MAX),
         bucket_key=bucket_key,
         datalake_enabled=lake_enabled,
         datalake_format=_LAKE_FORMATS[lake_format],
-        datalake_freshness_ms=_duration_ms(properties, "table.datalake.freshness", default.datalake_freshness_ms),
-        datalake_auto_compaction=_bool(
+        datalake_freshness_ms=_parse_duration_property(
+            properties, "table.datalake.freshness", default.datalake_freshness_ms
+        ),
+        datalake_auto_compaction=_parse_bool_property(
             properties, "table.datalake.auto-compaction", default=default.datalake_auto_compaction and owns_files
         ),
-        datalake_auto_expire_snapshot=_bool(
+        datalake_auto_expire_snapshot=_parse_bool_property(
             properties,
             "table.datalake.auto-expire-snapshot",
             default=default.datalake_auto_expire_snapshot and owns_files,
         ),
-        log_ttl_ms=_duration_ms(properties, "table.log.ttl", default.log_ttl_ms),
-        changelog_retention_ms=_retention_ms(get(CHANGELOG_RETENTION)),
+        log_ttl_ms=_parse_duration_property(properties, "table.log.ttl", default.log_ttl_ms),
+        changelog_retention_ms=_parse_retention_property(get(CHANGELOG_RETENTION)),
         log_location=_log_location(get(LOG_LOCATION)),
-        transactions_ttl_ms=_duration_ms(properties, "table.transactions.ttl", default.transactions_ttl_ms),
+        transactions_ttl_ms=_parse_duration_property(properties, "table.transactions.ttl", default.transactions_ttl_ms),
         log_compression=_COMPRESSIONS[codec],
         statistics_columns=_statistics_columns(get("table.statistics.columns"), schema, (*sources, *bucket_key)),
         datalake_adopted=get(ADOPTED),
@@ -553,7 +558,7 @@ def _log_location(text: str | None) -> str | None:
     return location
 
 
-def _retention_ms(text: str | None) -> int | None:
+def _parse_retention_property(text: str | None) -> int | None:
     if text is None:
         return None
     retention_ms = parse_duration_ms(CHANGELOG_RETENTION, text)
@@ -615,11 +620,11 @@ def _distinct(role: str, names: Sequence[str], schema: TableSchema) -> tuple[str
     return columns
 
 
-def _bool(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
+def _parse_bool_property(properties: Mapping[str, str], name: str, *, default: bool) -> bool:
     return parse_bool(name, properties[name]) if name in properties else default
 
 
-def _duration_ms(properties: Mapping[str, str], name: str, default: int) -> int:
+def _parse_duration_property(properties: Mapping[str, str], name: str, default: int) -> int:
     return parse_duration_ms(name, properties[name]) if name in properties else default
 
 

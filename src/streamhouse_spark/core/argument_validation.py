@@ -91,18 +91,24 @@ def _find_check(parameter: inspect.Parameter, names: Collection[str]) -> _Check 
     if parameter.name in names:
         check: _Check | None = _name
     elif kind.startswith(("Sequence[str]", "Mapping[")):
-        check = _texts if kind.startswith("Sequence") else _mapping
+        check = _require_container if kind.startswith("Sequence") else _require_mapping
     elif kind.startswith("Literal["):
-        check = _text  # the function itself distinguishes the values
+        check = _require_text  # the function itself distinguishes the values
     else:
-        check = {"bool": _flag, "int": _whole, "float": _wait, "str": _text, "Any": _any}.get(kind)
+        check = {
+            "bool": _require_bool,
+            "int": _require_integer,
+            "float": _wait,
+            "str": _require_text,
+            "Any": _require_any,
+        }.get(kind)
     if check is None or kind in {annotation, "Any"}:
         return check
     required = check
     return lambda name, value: None if value is None else required(name, value)
 
 
-def _flag(name: str, value: object) -> None:
+def _require_bool(name: str, value: object) -> None:
     if type(value) is not bool and not _is_of_numpy(value, "bool_"):
         _refuse(name, value, "True or False")
 
@@ -113,7 +119,7 @@ def _is_of_numpy(value: object, kind: str) -> bool:
     return numpy is not None and isinstance(value, getattr(numpy, kind, ()))
 
 
-def _whole(name: str, value: object) -> None:
+def _require_integer(name: str, value: object) -> None:
     is_whole = type(value) is int or _is_of_numpy(value, "integer")
     if not is_whole or not -_INT64_MAX <= int(value) <= _INT64_MAX:  # type: ignore[call-overload]
         unit = "milliseconds as a " if name.endswith("_ms") else "a "
@@ -122,11 +128,11 @@ def _whole(name: str, value: object) -> None:
 
 def _wait(name: str, value: object) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(_small(value)) or not 0 <= value <= _WAIT_MS_MAX:  # type: ignore[operator]
+    if not is_number or not math.isfinite(_to_float(value)) or not 0 <= value <= _WAIT_MS_MAX:  # type: ignore[operator]
         _refuse(name, value, f"milliseconds, from 0 to {_WAIT_MS_MAX}")
 
 
-def _text(name: str, value: object) -> None:
+def _require_text(name: str, value: object) -> None:
     if not isinstance(value, str) or not is_unicode(value):
         _refuse(name, value, "a text")
 
@@ -136,21 +142,21 @@ def _name(name: str, value: object) -> None:
         _refuse(name, value, "a name such as 'sales.orders'", InvalidNameError)
 
 
-def _texts(name: str, value: object) -> None:
+def _require_container(name: str, value: object) -> None:
     """Require a container. Its elements are validated later, against the table's columns or properties."""
     if not hasattr(value, "__iter__") or isinstance(value, str | bytes | type) or getattr(value, "ndim", 1) == 0:
         _refuse(name, value, "a list of names")
 
 
-def _mapping(name: str, value: object) -> None:
+def _require_mapping(name: str, value: object) -> None:
     if not isinstance(value, Mapping):
         _refuse(name, value, "a mapping")
         return
     for item in (*value.keys(), *value.values()):
-        _any(name, item)
+        _require_any(name, item)
 
 
-def _any(name: str, value: object) -> None:
+def _require_any(name: str, value: object) -> None:
     if type(value) is int and value.bit_length() > _BITS_MAX:
         _refuse(name, value, f"a number of at most {_BITS_MAX} bits")
 
@@ -159,7 +165,7 @@ _BITS_MAX = 1024
 """Larger numbers fit into no column, and Python does not print much larger numbers."""
 
 
-def _small(value: object) -> float:
+def _to_float(value: object) -> float:
     return math.inf if isinstance(value, int) and value.bit_length() > _BITS_MAX // 2 else float(value)  # type: ignore[arg-type]
 
 

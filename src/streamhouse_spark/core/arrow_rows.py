@@ -91,7 +91,7 @@ def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.T
         yield rows
         return
     start, done, pending_bytes = 0, 0, 0
-    for step, step_bytes in _steps(rows):
+    for step, step_bytes in _iter_sized_batches(rows):
         if pending_bytes + step_bytes > limit:
             # All rows after the last cut count as one row before the rows of the step.
             sizes = np.append(pending_bytes, table_row_bytes(step))
@@ -109,24 +109,24 @@ def slice_by_size(rows: pa.Table, bytes_max: int | None = None) -> Iterator[pa.T
 
 def may_have_large_row(rows: pa.Table) -> bool:
     """Return whether a row may exceed `ROW_BYTES_MAX`, without measuring single rows."""
-    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _steps(rows))
+    return rows.nbytes > ROW_BYTES_MAX and any(size > ROW_BYTES_MAX for _, size in _iter_sized_batches(rows))
 
 
-def _steps(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
+def _iter_sized_batches(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Yield zero-copy batches with their sizes. Arrow computes the sizes fast for most types."""
     may_repeat = any(map(_may_repeat, rows.schema.types))
     for step in rows.to_batches(max_chunksize=STEP_ROWS):
         yield step, int(table_row_bytes(step).sum()) if may_repeat else step.nbytes
 
 
-def pieces(array: pa.Array) -> list[pa.Array]:
+def slice_for_cast(array: pa.Array) -> list[pa.Array]:
     """Cut a user's column into slices that can be cast to a type with 32-bit offsets."""
-    if are_small(array, SLICE_BYTES_MAX):
+    if is_small_column(array, SLICE_BYTES_MAX):
         return [array]
     return [array.slice(start, end - start) for start, end in cut_by_size(estimate_row_bytes(array))] or [array]
 
 
-def are_small(column: Column, bytes_max: int) -> bool:
+def is_small_column(column: Column, bytes_max: int) -> bool:
     """Return whether a column certainly has at most ``bytes_max``, without measuring single values."""
     return not _may_repeat(column.type) and column.nbytes <= bytes_max
 
@@ -142,7 +142,7 @@ def take_values(column: Column, places: Places, *, distinct: bool = False) -> Co
 
     Single values are not measured if the indices are ``distinct``.
     """
-    if _fits(column, places, distinct=distinct):
+    if _fits_into_slice(column, places, distinct=distinct):
         return combine_chunks(column).take(_as_indices(places))
     sizes = np.append(estimate_row_bytes(column), 1)  # the last entry is for index -1
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
@@ -192,7 +192,7 @@ def value_lengths(values: Sequence[bytes | None]) -> Sizes:
     return np.fromiter(map(len, [value or b"" for value in values]), np.int64, len(values))
 
 
-def _fits(column: Column, places: Places, *, distinct: bool) -> bool:
+def _fits_into_slice(column: Column, places: Places, *, distinct: bool) -> bool:
     """Return whether the values at ``places`` fit into one array of `SLICE_BYTES_MAX`."""
     if not _is_variable(column.type):
         return True
@@ -253,9 +253,9 @@ def _value_bytes(array: pa.Array) -> Sizes:
         inner = estimate_row_bytes(array.keys.slice(first, last - first)) + estimate_row_bytes(
             array.items.slice(first, last - first)
         )
-        return _sums(inner, np.diff(bounds))
+        return _list_row_bytes(inner, np.diff(bounds))
     if is_any_list(data_type):
-        return _sums(
+        return _list_row_bytes(
             estimate_row_bytes(array.flatten()), pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
         )
     return np.full(len(array), _fixed_bytes(data_type), np.int64)
@@ -271,7 +271,7 @@ def _is_fixed(data_type: pa.DataType) -> bool:
     return bool(types.is_primitive(data_type) or types.is_decimal(data_type) or types.is_null(data_type))
 
 
-def _sums(inner: Sizes, counts: Sizes) -> Sizes:
+def _list_row_bytes(inner: Sizes, counts: Sizes) -> Sizes:
     """Return the bytes of lists, given their lengths and the bytes of their elements."""
     until = np.concatenate([np.zeros(1, np.int64), np.cumsum(inner)])
     ends = np.cumsum(counts)
@@ -396,14 +396,14 @@ def live_mask(num_rows: int, deleted_places: Places) -> pa.BooleanArray:
     """Return for each row whether it is not at ``deleted_places``."""
     is_live = np.ones(num_rows, np.bool_)
     is_live[deleted_places] = False
-    return _bits(is_live)
+    return _boolean_array(is_live)
 
 
 def drop_rows(batch: pa.RecordBatch, dropped: npt.NDArray[np.bool_]) -> pa.RecordBatch:
     """Return the rows that are not ``dropped``, in order."""
     if not dropped.any():
         return batch
-    return _select_batch(batch, _bits(~dropped))
+    return _select_batch(batch, _boolean_array(~dropped))
 
 
 def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
@@ -411,7 +411,7 @@ def _select_batch(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema) if columns else batch.filter(mask)
 
 
-def _bits(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
+def _boolean_array(is_live: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     """Return a boolean array, ten times faster than `pyarrow.array`."""
     data = pa.py_buffer(np.packbits(is_live, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(is_live), [None, data], 0)

@@ -1,7 +1,8 @@
 """Blocking calls on behalf of event loops: in few threads that all loops of the process share.
 
-A `Lane` joins calls of one kind. A thread makes all that wait, answers them together, and then makes those that came
-meanwhile. A thousand concurrent calls therefore cost a few changes of threads instead of two thousand.
+A `SerialCallQueue` joins calls of one kind. A thread makes all waiting calls, completes them together, and then makes
+the calls that arrived meanwhile. A thousand concurrent calls therefore cost a few changes of threads instead of two
+thousand.
 
 A cancelled call is not made if it still waits. If it is being made, it is made to its end, and the caller does not see
 its outcome.
@@ -36,7 +37,7 @@ async def sleep_ms(clock: Clock, duration_ms: float) -> None:
         await asyncio.sleep(0)
 
 
-class LaneCall:
+class QueuedCall:
     """One call that waits in a lane, and its outcome."""
 
     __slots__ = ("argument", "error", "future", "loop", "result")
@@ -65,10 +66,10 @@ class LaneCall:
             self.future.set_result(self.result)
 
 
-class Lane:
+class SerialCallQueue:
     """Calls that are made one after another, in the order of the requests. Safe for use by several event loops."""
 
-    def __init__(self, make_all: Callable[[Sequence[LaneCall]], None]) -> None:
+    def __init__(self, make_all: Callable[[Sequence[QueuedCall]], None]) -> None:
         """``make_all`` makes calls and sets their outcomes; it runs in one thread at a time."""
         self._make_all = make_all
         self._lock = new_lock()
@@ -77,12 +78,12 @@ class Lane:
 
     def renew_in_child(self) -> None:
         """Forget the calls of the parent process."""
-        self._waiting: list[LaneCall] = []
+        self._waiting: list[QueuedCall] = []
         self._is_running = False
 
     async def call(self, argument: Any) -> Any:
         """Return the result of the call with this argument. Raises its error."""
-        call = LaneCall(argument, asyncio.get_running_loop())
+        call = QueuedCall(argument, asyncio.get_running_loop())
         with self._lock:
             self._waiting.append(call)
             if not self._is_running:
@@ -99,7 +100,7 @@ class Lane:
                     call.error = call.error or error
             _answer(calls)
 
-    def _take(self) -> list[LaneCall]:
+    def _take(self) -> list[QueuedCall]:
         """Return the waiting calls, without those that were cancelled."""
         with self._lock:
             calls, self._waiting = [call for call in self._waiting if not call.future.cancelled()], []
@@ -107,7 +108,7 @@ class Lane:
         return calls
 
 
-def _answer(calls: Sequence[LaneCall]) -> None:
+def _answer(calls: Sequence[QueuedCall]) -> None:
     for loop in {call.loop for call in calls}:
         of_loop = [call for call in calls if call.loop is loop]
         try:
@@ -116,6 +117,6 @@ def _answer(calls: Sequence[LaneCall]) -> None:
             continue
 
 
-def _answer_all(calls: Sequence[LaneCall]) -> None:
+def _answer_all(calls: Sequence[QueuedCall]) -> None:
     for call in calls:
         call.answer()

@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import NamedTuple, Protocol
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.post_commit import IN_CALL, IN_THREAD, Background
+from streamhouse_spark.core.post_commit import IN_CALL, IN_THREAD, BackgroundRunner
 
 
 class Clock(Protocol):
@@ -91,11 +91,11 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     ids: Ids = field(default_factory=SystemIds)
     author: Author | None = None
-    background: Background | None = None
+    background: BackgroundRunner | None = None
     """Executor of post-commit work; the default is a thread, or the calling thread under a simulated clock."""
 
     @property
-    def post_commit_executor(self) -> Background:
+    def post_commit_executor(self) -> BackgroundRunner:
         if self.background is not None:
             return self.background
         return IN_THREAD if type(self.clock) is SystemClock else IN_CALL

@@ -25,7 +25,7 @@ class _Codec(NamedTuple):
     decode: Callable[[Any], Any]
 
 
-class Portable:
+class JsonSerializable:
     """Base class of the dataclasses that processes exchange."""
 
     __slots__ = ()
@@ -70,7 +70,7 @@ def _codec_of(kind: Any) -> _Codec:
         return _tuple(arguments)
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(*arguments)
-    if hasattr(kind, "from_json") and not issubclass(kind, Portable):
+    if hasattr(kind, "from_json") and not issubclass(kind, JsonSerializable):
         return _Codec(kind.to_json, kind.from_json)
     if is_dataclass(kind):
         return _dataclass(kind)

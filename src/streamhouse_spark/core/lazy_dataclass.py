@@ -42,7 +42,7 @@ class _FactoryDefault:
 _FROM_FACTORY: Final = _FactoryDefault()
 
 
-class _Class:
+class _DecoratedClass:
     """A decorated class, and the annotations and defaults of its fields."""
 
     __slots__ = ("body", "kind", "options")
@@ -53,10 +53,10 @@ class _Class:
         self.options = options
 
 
-_Make = Callable[[_Class, str], Any]
+_Make = Callable[[_DecoratedClass, str], Any]
 
 
-class _Later:
+class _LazyAttribute:
     """A class attribute that generates its value on first access and replaces itself by the value.
 
     Two threads may both generate the value, with equal results.
@@ -64,7 +64,7 @@ class _Later:
 
     __slots__ = ("_class", "_make", "_name")
 
-    def __init__(self, name: str, make: _Make, of: _Class) -> None:
+    def __init__(self, name: str, make: _Make, of: _DecoratedClass) -> None:
         self._name = name
         self._make = make
         self._class = of
@@ -108,7 +108,7 @@ def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool =
     if conflicting := [name for name in demanded if name in body]:
         raise TypeError(f"{first.__qualname__} defines {conflicting[0]}, which the decorator would also define")
     fields_body = {name: body[name] for name in ("__module__", "__annotations__", *annotations) if name in body}
-    of = _Class(first, fields_body, {"frozen": True, "slots": True, "eq": eq, "order": order, "repr": repr})
+    of = _DecoratedClass(first, fields_body, {"frozen": True, "slots": True, "eq": eq, "order": order, "repr": repr})
     makers: dict[str, _Make] = {
         "__init__": _init,
         "__match_args__": _match_args,
@@ -122,7 +122,7 @@ def _decorate(first: type, *, eq: bool = True, order: bool = False, repr: bool =
         makers["__hash__"] = _hash  # Python sets __hash__ to None if the body has __eq__
     makers |= {"__dataclass_fields__": _fields, "__dataclass_params__": _params}
     body = {name: value for name, value in body.items() if name not in own and name not in _RECREATED}
-    methods = {name: _Later(name, make, of) for name, make in makers.items()}
+    methods = {name: _LazyAttribute(name, make, of) for name, make in makers.items()}
     new_body = {"__getstate__": _state_of, "__setstate__": _restore_state, **body, **methods}
     of.kind = type(first)(first.__name__, first.__bases__, {**new_body, "__slots__": _new_slots(first, own)})
     of.kind.__qualname__ = first.__qualname__
@@ -161,7 +161,7 @@ def _restore_state(value: Any, state: Sequence[Any]) -> None:
 # -- makers of attributes: each gets the class and the attribute's name ------------------------------------------------
 
 
-def _fields(of: _Class, _: str) -> dict[str, dataclasses.Field[Any]]:
+def _fields(of: _DecoratedClass, _: str) -> dict[str, dataclasses.Field[Any]]:
     """Return ``__dataclass_fields__``. `dataclasses` parses the annotations in an otherwise empty class."""
     bare = type(of.kind.__name__, (), {**of.body, "__doc__": "It has fields alone."})
     read: Any = dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)(bare)
@@ -171,18 +171,18 @@ def _fields(of: _Class, _: str) -> dict[str, dataclasses.Field[Any]]:
     return {**inherited, **read.__dataclass_fields__}
 
 
-def _params(of: _Class, _: str) -> Any:
+def _params(of: _DecoratedClass, _: str) -> Any:
     """Return ``__dataclass_params__``, which `dataclasses` reads from base classes."""
     bare = type(of.kind.__name__, (), {"__doc__": "It has options alone."})
     decorate: Any = dataclasses.dataclass
     return decorate(**of.options)(bare).__dataclass_params__
 
 
-def _match_args(of: _Class, _: str) -> tuple[str, ...]:
+def _match_args(of: _DecoratedClass, _: str) -> tuple[str, ...]:
     return tuple(field.name for field in _all(of) if field.init and not field.kw_only)
 
 
-def _init(of: _Class, name: str) -> FunctionType:
+def _init(of: _DecoratedClass, name: str) -> FunctionType:
     fields = _all(of)
     scope: dict[str, Any] = {"_set": object.__setattr__, "_from_factory": _FROM_FACTORY}
     lines = [line for field in fields if (line := _store_line(of, field, scope)) is not None]
@@ -205,7 +205,7 @@ def _parameter(field: dataclasses.Field[Any]) -> str:
     return field.name if field.default_factory is dataclasses.MISSING else f"{field.name}=_from_factory"
 
 
-def _store_line(of: _Class, field: dataclasses.Field[Any], scope: dict[str, Any]) -> str | None:
+def _store_line(of: _DecoratedClass, field: dataclasses.Field[Any], scope: dict[str, Any]) -> str | None:
     """Return the code line that stores a field, if any. Adds the names that the line uses to ``scope``."""
     name = value = field.name
     if field.default_factory is not dataclasses.MISSING:
@@ -228,7 +228,7 @@ def _attribute(kind: type, name: str) -> Any:
     return next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
 
 
-def _make_copy_method(of: _Class, name: str) -> FunctionType:
+def _make_copy_method(of: _DecoratedClass, name: str) -> FunctionType:
     """Return the method for `replace`, and for `copy.replace` of Python 3.13 and later.
 
     Classes whose ``__init__`` does more than store fields in slots use `dataclasses.replace`.
@@ -252,13 +252,13 @@ def _make_copy_method(of: _Class, name: str) -> FunctionType:
     return _compile_function(of, name, ["self", "/", "**changes"], lines, scope)
 
 
-def _make_init_copy_method(of: _Class, name: str) -> FunctionType:
+def _make_init_copy_method(of: _DecoratedClass, name: str) -> FunctionType:
     """Return the method for a class whose ``__init__`` must be called."""
     scope: dict[str, Any] = {"_replace": dataclasses.replace}
     return _compile_function(of, name, ["self", "/", "**changes"], ["return _replace(self, **changes)"], scope)
 
 
-def _repr(of: _Class, _: str) -> Callable[[Any], str]:
+def _repr(of: _DecoratedClass, _: str) -> Callable[[Any], str]:
     names = [field.name for field in _all(of) if field.repr]
 
     @recursive_repr()
@@ -269,19 +269,19 @@ def _repr(of: _Class, _: str) -> Callable[[Any], str]:
     return __repr__
 
 
-def _make_eq_method(of: _Class, name: str) -> FunctionType:
+def _make_eq_method(of: _DecoratedClass, name: str) -> FunctionType:
     names = [field.name for field in _all(of) if field.compare]
     compared = f"return {_tuple('self', names)} {_SIGNS[name]} {_tuple('other', names)}"
     lines = ["if other.__class__ is self.__class__:", f"    {compared}", "return NotImplemented"]
     return _compile_function(of, name, ["self", "other"], lines, {})
 
 
-def _hash(of: _Class, name: str) -> FunctionType:
+def _hash(of: _DecoratedClass, name: str) -> FunctionType:
     names = [field.name for field in _all(of) if (field.compare if field.hash is None else field.hash)]
     return _compile_function(of, name, ["self"], [f"return hash({_tuple('self', names)})"], {})
 
 
-def _make_frozen_method(of: _Class, name: str) -> Callable[..., None]:
+def _make_frozen_method(of: _DecoratedClass, name: str) -> Callable[..., None]:
     """Return the method that rejects assignment or deletion of fields. Subclasses may have other attributes."""
     kind, names = of.kind, {field.name for field in _all(of)}
     doing = "assign to" if name == "__setattr__" else "delete"
@@ -294,7 +294,7 @@ def _make_frozen_method(of: _Class, name: str) -> Callable[..., None]:
     return refuse
 
 
-def _all(of: _Class) -> tuple[dataclasses.Field[Any], ...]:
+def _all(of: _DecoratedClass) -> tuple[dataclasses.Field[Any], ...]:
     return dataclasses.fields(of.kind)
 
 
@@ -303,7 +303,7 @@ def _tuple(owner: str, names: Iterable[str]) -> str:
 
 
 def _compile_function(
-    of: _Class, name: str, parameters: list[str], lines: list[str], scope: dict[str, Any]
+    of: _DecoratedClass, name: str, parameters: list[str], lines: list[str], scope: dict[str, Any]
 ) -> FunctionType:
     """Compile a function text, which consists of field names only."""
     body = "".join(f"    {line}\n" for line in lines)

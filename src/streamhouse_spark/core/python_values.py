@@ -52,7 +52,7 @@ def to_python(scalar: pa.Scalar) -> Any:
     try:
         return scalar.as_py()
     except _BEYOND_PYTHON:
-        return _beyond_python(scalar)
+        return _convert_beyond_python(scalar)
 
 
 def to_python_list(column: pa.Array | pa.ChunkedArray) -> list[Any]:
@@ -114,10 +114,10 @@ def python_timestamp(micros: int, *, zoned: bool) -> dt.datetime | str:
 
 def iso_date(days: int) -> str:
     """Return the date as ISO text, signed outside the years 0 to 9999."""
-    return signed_year(str(np.datetime64(days, "D")))
+    return add_year_sign(str(np.datetime64(days, "D")))
 
 
-def signed_year(text: str) -> str:
+def add_year_sign(text: str) -> str:
     """Add the sign of ISO 8601 and Java to a year outside 0000 to 9999 in NumPy's text of a date or timestamp."""
     if text[_YEAR_DIGITS] == "-" and text[0] != "-":
         return text
@@ -167,7 +167,7 @@ def _parsed_ticks(text: str, data_type: pa.DataType) -> int | None:
     return ticks if -limit <= ticks < limit else None
 
 
-def _beyond_python(scalar: pa.Scalar) -> Any:
+def _convert_beyond_python(scalar: pa.Scalar) -> Any:
     """Convert a value that Arrow does not convert, including nested values."""
     kind, types = scalar.type, pa.types
     if types.is_date32(kind):

@@ -80,7 +80,7 @@ class SqlParser(ABC):
         return parts
 
     @contextmanager
-    def deeper(self, refuse: Callable[[], NoReturn]) -> Iterator[None]:
+    def enter_nesting(self, refuse: Callable[[], NoReturn]) -> Iterator[None]:
         """Enter a nesting level. Call ``refuse`` above `DEPTH_MAX` levels, so that no text exhausts the stack."""
         self._depth += 1
         if self._depth > DEPTH_MAX:

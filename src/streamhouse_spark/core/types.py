@@ -145,20 +145,20 @@ class TableName:
     def __str__(self) -> str:
         return f"{self.path}${self.suffix}" if self.suffix else str(self.path)
 
-    def require_table(self, doing: str) -> TablePath:
+    def require_table(self, action: str) -> TablePath:
         """Return the path of a table. Rejects suffixes and branches."""
-        if (path := self.require_rows(doing)).branch is not None:
+        if (path := self.require_rows(action)).branch is not None:
             raise InvalidNameError(
-                f"cannot {doing} {self}: a branch supports only reads and writes of rows; use {path.base}, or "
+                f"cannot {action} {self}: a branch supports only reads and writes of rows; use {path.base}, or "
                 "fast_forward and drop_branch for the branch itself"
             )
         return path
 
-    def require_rows(self, doing: str) -> TablePath:
+    def require_rows(self, action: str) -> TablePath:
         """Return the path of a writable table or branch. Rejects suffixes, which are read-only."""
         if self.suffix is not None:
             raise InvalidNameError(
-                f"cannot {doing} {self}: names with a $ suffix are read-only; use {self.path} instead"
+                f"cannot {action} {self}: names with a $ suffix are read-only; use {self.path} instead"
             )
         return self.path
 

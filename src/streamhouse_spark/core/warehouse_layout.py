@@ -130,7 +130,7 @@ def table_prefix(table_uuid: str) -> str:
     return f"{TABLES_PREFIX}{table_uuid}/"
 
 
-def make_placed_uuid(uuid: str) -> str:
+def make_external_log_uuid(uuid: str) -> str:
     """Mark a new UUID as that of a table whose log is in another store.
 
     The mark is version 8 of RFC 9562. The UUID alone shows whether the location of the log must be looked up.
@@ -138,12 +138,12 @@ def make_placed_uuid(uuid: str) -> str:
     return uuid[:_PLACED_AT] + _PLACED + uuid[_PLACED_AT + len(_PLACED) :]
 
 
-def is_placed(table_uuid: str) -> bool:
+def may_have_external_log(table_uuid: str) -> bool:
     """Return whether the log of a table may be in another store. Logs of other tables never are."""
     return table_uuid.startswith(_PLACED, _PLACED_AT)
 
 
-def parse_placed_uuid(key: str) -> str | None:
+def parse_external_log_uuid(key: str) -> str | None:
     """Return the UUID of the table whose log contains the object, if the log may be in another store; else None."""
     if not key.startswith(TABLES_PREFIX) or not key.startswith(_PLACED, len(TABLES_PREFIX) + _PLACED_AT):
         return None
@@ -151,12 +151,12 @@ def parse_placed_uuid(key: str) -> str | None:
     return uuid if slash and name != LOCATION_NAME and _UUID.match(uuid) else None
 
 
-def location_key(table_uuid: str) -> str:
+def log_location_key(table_uuid: str) -> str:
     """Return the key of the object in the warehouse with the location of the table's log."""
     return f"{table_prefix(table_uuid)}{LOCATION_NAME}"
 
 
-def owner_key(table_uuid: str) -> str:
+def log_owner_key(table_uuid: str) -> str:
     """Return the key of the object next to a log in another store that names the log's warehouse."""
     return f"{table_prefix(table_uuid)}{OWNER_NAME}"
 
@@ -272,24 +272,24 @@ def _lake_key(path: TablePath, name: str, lake_format: str) -> str:
     return f"{LAKE_PREFIX}{database}/{name}"
 
 
-def plain_location(location: str) -> str:
+def canonical_location(location: str) -> str:
     """Return the canonical spelling of a location: local files as a path, S3 as ``s3://``, Azure as ``abfss://``."""
     if location.startswith("/"):
         return location
     return _AZURE.sub("abfss://", _S3.sub("s3://", _FILE.sub("/", location, count=1), count=1), count=1)
 
 
-def plain_root(url: str) -> str:
+def canonical_root(url: str) -> str:
     """Return the canonical spelling of a warehouse root, without a trailing slash."""
-    return plain_location(url).rstrip("/")
+    return canonical_location(url).rstrip("/")
 
 
 def rebase_uri(location: str, recorded_root: str, opened_root: str) -> str:
     """Move a location from the recorded root to the opened root. Return other locations unchanged.
 
-    Both roots are results of `plain_root`.
+    Both roots are results of `canonical_root`.
     """
-    plain_uri = plain_location(location)
+    plain_uri = canonical_location(location)
     return opened_root + plain_uri[len(recorded_root) :] if _is_below(plain_uri, recorded_root) else location
 
 
@@ -299,7 +299,7 @@ def _is_below(plain_uri: str, root: str) -> bool:
 
 def find_recorded_root(location: str, key: str) -> str | None:
     """Return the warehouse root for which ``key`` has this location; None if the location ends with another key."""
-    plain_uri = plain_root(location)
+    plain_uri = canonical_root(location)
     return plain_uri.removesuffix(f"/{key}") if plain_uri.endswith(f"/{key}") else None
 
 
@@ -308,7 +308,7 @@ def is_same_place(first: str, second: str) -> bool:
 
     The file system compares local directories, so symbolic links and mounts of a directory are equal to it.
     """
-    first, second = plain_root(first), plain_root(second)
+    first, second = canonical_root(first), canonical_root(second)
     return first == second or (first.startswith("/") and second.startswith("/") and _is_same_directory(first, second))
 
 
@@ -326,7 +326,7 @@ def _is_same_directory(first: str, second: str) -> bool:
 
 def is_within(inner: str, outer: str) -> bool:
     """Return whether the root ``inner`` equals ``outer`` or lies below it. Follows symbolic links of directories."""
-    inner, outer = plain_root(inner), plain_root(outer)
+    inner, outer = canonical_root(inner), canonical_root(outer)
     if inner.startswith("/") and outer.startswith("/"):
         inner, outer = os.path.realpath(inner), os.path.realpath(outer)
     return _is_below(inner, outer)

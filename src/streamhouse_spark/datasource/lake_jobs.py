@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.lake.parquet.compaction import GroupWriter, RewrittenGroup, RunGroups, SizedFile
-from streamhouse_spark.lake.tiering.job import TieringReport, run_task, shared_records
+from streamhouse_spark.lake.tiering.job import TieringReport, make_record_cache, run_task
 from streamhouse_spark.lake.tiering.plan import TieringTask, group_tasks
 from streamhouse_spark.lake.tiering.round import RunTasks
 from streamhouse_spark.lake.types import CompactReport, LakeFile
@@ -42,14 +42,14 @@ def tier_tables(spark: SparkSession, connection: Connection, tables: Sequence[st
             raise InvalidOptionError(
                 f"table {table.name} has no lake: table.datalake.enabled is false; set it to true, or omit the table"
             )
-    run_tasks = spark_tasks(spark, connection)
+    run_tasks = make_spark_task_runner(spark, connection)
     chosen.tables = [table for table in chosen.tables if table.properties.datalake_enabled]
     done = chosen.each(lambda table: (table.name, tier_table(table, run_tasks)))
     chosen.raise_first()
     return dict(done)
 
 
-def spark_tasks(spark: SparkSession, connection: Connection) -> RunTasks:
+def make_spark_task_runner(spark: SparkSession, connection: Connection) -> RunTasks:
     """Return a function that runs the tasks of a round as one Spark job, with a Spark task per group."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
@@ -86,7 +86,7 @@ def run_on_executor(connection: Connection, encoded_tasks: Sequence[dict[str, An
     """Write the files of a group of tasks, and return the files of each task. Tasks and files are JSON."""
     warehouse = connection.warehouse()
     tasks = [TieringTask.from_json(task) for task in encoded_tasks]
-    records = shared_records(warehouse.storage, tasks)
+    records = make_record_cache(warehouse.storage, tasks)
     written_files = [run_task(warehouse.storage, warehouse.settings, warehouse.world, task, records) for task in tasks]
     return [[file.to_json() for file in files] for files in written_files]
 
@@ -102,15 +102,15 @@ def optimize_table(
 
     table = connection.table(name)
     chosen = None if where is None else parse_filter(parse_where(where, table.state.schema.arrow))
-    lake, run = table.open_lake(), spark_groups(spark, connection, f"optimize {table.name}")
+    lake, run = table.open_lake(), make_spark_group_runner(spark, connection, f"optimize {table.name}")
     newest_snapshot(table.log, lake)
     return optimize(table, lake, order_by, chosen=chosen, dry_run=dry_run, run=run)
 
 
-def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> RunGroups:
+def make_spark_group_runner(spark: SparkSession, connection: Connection, action: str) -> RunGroups:
     """Return a function that writes groups of lake files in one Spark job, with a task per group, largest first.
 
-    Spark's UI shows ``doing`` and the number of groups, except with Spark Connect.
+    Spark's UI shows ``action`` and the number of groups, except with Spark Connect.
     """
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
@@ -119,10 +119,10 @@ def spark_groups(spark: SparkSession, connection: Connection, doing: str) -> Run
 
         def write(position: int) -> str:
             warehouse = connection.warehouse()
-            written = writer.written(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
+            written = writer.write_group(ordered[position], warehouse.storage, warehouse.settings, warehouse.world)
             return json.dumps(written.to_json())
 
-        with _with_job_description(spark, f"{doing}: {len(groups)} groups of files, {mib} MiB"):
+        with _with_job_description(spark, f"{action}: {len(groups)} groups of files, {mib} MiB"):
             results = _run_job(spark, len(ordered), write)
         return [RewrittenGroup.from_json(json.loads(result)) for result in results]
 

@@ -26,7 +26,7 @@ from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
-from streamhouse_spark.lookup.delta_join import KIND_COLUMN, DeltaPlan, Join, Lookups, SideName
+from streamhouse_spark.lookup.delta_join import KIND_COLUMN, DeltaPlan, Join, JoinLookups, SideName
 from streamhouse_spark.lookup.lookup_join import PREFIX_ROWS_MAX, ROWS_MAX, LookupPlan
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -196,7 +196,7 @@ def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key:
 
 def _make_lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
-) -> Lookups:
+) -> JoinLookups:
     """Return lookups that read the logs to their end, and the log of ``side`` at least up to ``offsets``."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     lookup_by_table = {
@@ -208,7 +208,7 @@ def _make_lookups(
         )
         for name, table in tables.items()
     }
-    return Lookups(lookup_by_table["left"], lookup_by_table["right"], lookup_by_table["target"])
+    return JoinLookups(lookup_by_table["left"], lookup_by_table["right"], lookup_by_table["target"])
 
 
 def _end_offsets(batch: pa.RecordBatch) -> dict[int, OffsetRange]:

@@ -64,19 +64,19 @@ def require_loaded_table(name: str, uuid: str, loaded_uuid: str) -> None:
         )
 
 
-def table_path(database: object, table: object, doing: str) -> TablePath:
+def table_path(database: object, table: object, action: str) -> TablePath:
     """Return the path of a database and a table name. Raises `InvalidNameError`, also for a suffix or a branch.
 
     Each part is validated separately, so that a dot or ``$`` in a part cannot select another table.
     """
-    return parse_table_name(f"{parse_database(database)}.{table}").require_table(doing)
+    return parse_table_name(f"{parse_database(database)}.{table}").require_table(action)
 
 
-def rows_path_of(args: Mapping[str, Any], doing: str) -> TablePath:
+def rows_path_of(args: Mapping[str, Any], action: str) -> TablePath:
     """Return the path from the arguments ``database`` and ``table``, which may name a branch."""
-    return parse_table_name(f"{parse_database(args['database'])}.{args['table']}").require_rows(doing)
+    return parse_table_name(f"{parse_database(args['database'])}.{args['table']}").require_rows(action)
 
 
-def path_of(args: Mapping[str, Any], doing: str) -> TablePath:
+def path_of(args: Mapping[str, Any], action: str) -> TablePath:
     """Return the path from the arguments ``database`` and ``table``."""
-    return table_path(args["database"], args["table"], doing)
+    return table_path(args["database"], args["table"], action)

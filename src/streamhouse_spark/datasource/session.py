@@ -33,7 +33,7 @@ _ALSO_REDACTED: Final = "account-key"
 _CATALOG = "spark.sql.catalog.streamhouse."
 
 
-def use_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
+def set_worker_python(executable: str, options: Mapping[str, str], environ: MutableMapping[str, str]) -> None:
     """Set the Python executable of workers in the environment, for a session with these options. Does nothing if
     another Python was set, if the master is not local, or if spark-submit started this process.
 
@@ -41,7 +41,7 @@ def use_python(executable: str, options: Mapping[str, str], environ: MutableMapp
     """
     if WORKER_VARIABLE in environ or _SUBMITTED in environ:
         return
-    settings = {**_defaults(environ), **options}
+    settings = {**_read_spark_defaults(environ), **options}
     if _WORKER_OPTION not in settings and _LOCAL.fullmatch(_master(settings, environ)):
         environ[WORKER_VARIABLE] = executable
 
@@ -53,7 +53,7 @@ def _master(settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
     return remote or settings.get("spark.master") or submitted or environ.get("MASTER") or "local[*]"
 
 
-def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
+def _read_spark_defaults(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the settings in Spark's defaults file, or no settings if the file does not exist."""
     home = environ.get("SPARK_HOME")
     folder = environ.get("SPARK_CONF_DIR") or (f"{home}/conf" if home else None)
@@ -72,7 +72,7 @@ def configure_session(
 ) -> SparkSession.Builder:
     from pyspark.sql import SparkSession
 
-    for key, value in configuration(warehouse, catalog, settings).items():
+    for key, value in catalog_configuration(warehouse, catalog, settings).items():
         builder = builder.config(key, value)
     jar = str(jar_path())
     active = SparkSession.getActiveSession()
@@ -80,7 +80,7 @@ def configure_session(
     if active is not None:  # its JVM has already read spark.jars
         active.sql(f"ADD JAR '{jar}'")
     else:
-        use_python(sys.executable, options, os.environ)
+        set_worker_python(sys.executable, options, os.environ)
     configured_jars = options.get("spark.jars", "")
     jars = [name for name in configured_jars.split(",") if name and name != jar]
     redacted = options.get("spark.redaction.regex", _REDACTED)
@@ -89,7 +89,7 @@ def configure_session(
     return builder.config("spark.jars", ",".join([*jars, jar]))
 
 
-def configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
+def catalog_configuration(warehouse: str, catalog: str, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the catalog's configuration, without the jar."""
     require_catalog_name(catalog)
     if not str(warehouse).strip():

@@ -99,9 +99,9 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
 
             return TaskReader(self._connection(), self.options[rpc_arguments.ARGUMENTS_OPTION], schema)
         if rpc_arguments.CALL_OPTION in self.options:
-            from streamhouse_spark.datasource.scan.arrow_reader import PythonReader
+            from streamhouse_spark.datasource.scan.arrow_reader import ArrowReader
 
-            return PythonReader(self._connection(), self.options[rpc_arguments.ARGUMENTS_OPTION])
+            return ArrowReader(self._connection(), self.options[rpc_arguments.ARGUMENTS_OPTION])
         from streamhouse_spark.datasource.read.batch import StreamhouseReader
         from streamhouse_spark.datasource.read.read_target import resolve_batch_target
 
@@ -171,7 +171,7 @@ class StreamhouseDataSource(ErrorBoundary, DataSource):
         return parse_replace_where(self._connection().table(name), options.replace_where)
 
     def _row_level_writer(self, name: str, schema: StructType) -> DataSourceWriter:
-        from streamhouse_spark.datasource.dml.row_delta import ReadSet
+        from streamhouse_spark.datasource.dml.read_set import ReadSet
         from streamhouse_spark.log.read_version import ReadVersion
 
         connection = self._connection()

@@ -40,7 +40,7 @@ def _json_value(value: Any) -> Any:
             return value
 
 
-def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
+def parse_json_value(cell: Any, data_type: pa.DataType) -> Any:
     """Convert a JSON value of a non-nested column to a Python value. Dates and timestamps become Arrow scalars."""
     types = pa.types
     if cell is None:
@@ -54,7 +54,7 @@ def parse_cell(cell: Any, data_type: pa.DataType) -> Any:
     return base64.b64decode(cell) if types.is_binary(data_type) else cell
 
 
-def is_same_cell(left: Any, right: Any) -> bool:
+def is_same_json_value(left: Any, right: Any) -> bool:
     """Return whether two JSON values of a column are equal. Decimals compare regardless of scale."""
     if left == right or left is None or right is None:
         return bool(left == right)

@@ -28,15 +28,15 @@ _LOOK_EVERY_MS: Final = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DemoPace:
     """The duration of the stream, and the freshness of the lake."""
 
     duration_s: float
     freshness: str
 
 
-FULL: Final = Pace(80, "5s")
-FAST: Final = Pace(15, "3s")
+FULL: Final = DemoPace(80, "5s")
+FAST: Final = DemoPace(15, "3s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Demo:
     settings: Mapping[str, str]
     table: Table
     flights: pa.Table
-    pace: Pace
+    pace: DemoPace
     view: TextView
 
     def run(self) -> list[Proof]:

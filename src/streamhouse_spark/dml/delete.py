@@ -1,4 +1,4 @@
-"""Deletes and rewrites of rows in a log table: locate the rows, commit, and locate them again after a conflict.
+"""Deletes of rows of a log table: locate the rows, commit, and locate them again after a conflict.
 
 A row is identified by its bucket and log offset. A row without an offset is identified by its lake file and position
 (`read/lake_row_ids.py`).
@@ -7,16 +7,15 @@ A row is identified by its bucket and log offset. A row without an offset is ide
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.core.types import OffsetRange, Transaction, check_transaction
+from streamhouse_spark.core.types import Transaction, check_transaction
+from streamhouse_spark.dml.conflict_check import commit_with_conflict_check, make_delete_actions
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError
 from streamhouse_spark.expressions.partition_filter import (
@@ -25,21 +24,13 @@ from streamhouse_spark.expressions.partition_filter import (
 )
 from streamhouse_spark.expressions.where import parse_condition
 from streamhouse_spark.log.actions import Action
-from streamhouse_spark.log.commit_reader import has_dropped_rows
-from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, FileRows, count_rows
-from streamhouse_spark.log.group_commit import CommitResult
-from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
+from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
-from streamhouse_spark.log.staging import StagedRows, make_append_action
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.lake_row_ids import (
-    NO_ROWS,
     RowLocations,
     locate_row_ids,
-    require_located,
-    require_same_files,
-    retry_with_relocated_rows,
     take_read_version,
 )
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
@@ -114,7 +105,7 @@ def locate_rows(table: TableHandle, snapshot: ReadSnapshot, choice: OverwriteFil
     """
     request = ScanRequest(choice.columns, Pruning(choice.node), names_rows=True)
     read, plan = ReadVersion.of(snapshot.state), plan_scan(table, snapshot, request).plan(table)
-    if any(isinstance(piece, LakeScanTask) and piece.place is not None for piece in plan.tasks):
+    if any(isinstance(task, LakeScanTask) and task.place is not None for task in plan.tasks):
         read = take_read_version(table, snapshot.state)
         plan = plan_scan(table, snapshot, request).plan(table)
     ids = [np.zeros(0, np.int64)]
@@ -147,111 +138,3 @@ def commit_deletion(
         return 0
     deletion = next((d for d in committed.state.deletions if d.commit == committed.state.version), None)
     return count_rows(deletion.rows) + count_rows(deletion.files) if deletion is not None else 0
-
-
-def commit_rewrite(
-    table: TableHandle, old: RowLocations, staged: StagedRows | None, read: ReadVersion, updated: RowLocations = NO_ROWS
-) -> TableState:
-    """Delete old rows and add staged rows in one record, its **commit point**. Returns the state after the record.
-
-    ``updated`` are the old rows that new rows replace; the record stores them. ``read`` is the version in which the old
-    rows were read. Raises `CommitConflictError`, without writing a row, if since then the table was truncated or
-    altered, an old row was deleted, or for a strict ``read`` any row was added.
-    """
-    added = mark_as_rewrite(staged) if staged is not None and staged.segments else None
-
-    def plan(state: TableState, time_ms: int, base: ReadVersion) -> Sequence[Action]:
-        if base.is_strict:
-            base.require(state)
-        deletions = tuple(
-            deletion.with_updated(updated.rows, updated.files)
-            for deletion in make_delete_actions(state, old.rows, base, old.files)
-        )
-        if added is None:
-            return deletions
-        if sum(deletion.num_rows for deletion in deletions) < old.num_rows:
-            raise changed_since_read_error(state, "rows that the statement replaces were deleted concurrently")
-        if has_dropped_partitions(state, base):
-            raise changed_since_read_error(state, "a partition was dropped")
-        return (*deletions, make_append_action(state, added, time_ms))
-
-    return commit_with_conflict_check(table, old.rows, read, plan, staged=staged).state
-
-
-def commit_with_conflict_check(
-    table: TableHandle,
-    rows: Mapping[int, OffsetSet],
-    read: ReadVersion,
-    plan: Callable[[TableState, int, ReadVersion], Sequence[Action]],
-    *,
-    transaction: Transaction | None = None,
-    staged: StagedRows | None = None,
-) -> CommitResult:
-    """Commit a plan that deletes ``rows`` with `make_delete_actions`, and may add ``staged`` rows, in one record.
-
-    The plan receives the base for conflict detection: ``read``, with the lake snapshots that were checked since. See
-    `read.lake_row_ids.retry_with_relocated_rows`.
-    """
-    staged_ms = staged.staged_ms if staged is not None else None
-
-    def commit(base: ReadVersion) -> CommitResult:
-        return table.log.commit(
-            lambda state, time_ms: plan(state, time_ms, base), transaction=transaction, staged_ms=staged_ms
-        )
-
-    return retry_with_relocated_rows(table, lambda: rows, read, commit)
-
-
-def has_dropped_partitions(state: TableState, read: ReadVersion) -> bool:
-    """Return whether a partition was dropped since a version was read. The rows of a partition keep their offsets.
-
-    After a drop, more rows are missing from lake snapshots than records deleted. Snapshots from before the last
-    truncation are ignored, because a version that was read after the truncation does not include them.
-    """
-    pairs = [pair for pair in state.lake_history if state.begins_at(pair.starts)]
-    ids = [pair.snapshot_id for pair in pairs]
-    first = ids.index(read.lake_snapshot_id) if read.lake_snapshot_id in ids else 0
-    return any(has_dropped_rows(before, after, state.deleted) for before, after in pairwise(pairs[first:]))
-
-
-def mark_as_rewrite(staged: StagedRows) -> StagedRows:
-    """Mark staged rows as written by an operation that read the table."""
-    pieces = (replace(piece, segment=replace(piece.segment, rewrites=True)) for piece in staged.segments)
-    return replace(staged, segments=tuple(pieces))
-
-
-def make_delete_actions(
-    state: TableState, rows: Mapping[int, OffsetSet], read: ReadVersion, files: FileRows = NO_FILE_ROWS
-) -> tuple[DeleteRows, ...]:
-    """Return the action that deletes rows of a state, or no action if all rows were trimmed. Does no I/O.
-
-    Raises the errors of `commit_deletion`, and `LakeSnapshotChangedError`, which `retry_with_relocated_rows` handles.
-    """
-    require_not_dropped(state)
-    read.require_same_table(state)
-    require_deletable(state)
-    require_located(state, read, rows)
-    applied_through = read.history.number if read.history is not None else 0
-    newer = any(deletion.is_in_lake and deletion.commit > applied_through for deletion in state.deletions)
-    live_rows = {}
-    for bucket, runs in rows.items():
-        start = state.first_offset(bucket) if state.recorded_lake is not None else state.buckets[bucket].start
-        already_deleted = state.deleted[bucket].common(runs) if bucket in state.deleted else None
-        if already_deleted:
-            raise changed_since_read_error(
-                state, f"the row at offset {already_deleted.range.start} of bucket {bucket} was deleted concurrently"
-            )
-        if newer and runs.within(OffsetRange(0, state.buckets[bucket].start)):
-            raise changed_since_read_error(
-                state, f"rows of bucket {bucket} were deleted concurrently, and their positions are no longer recorded"
-            )
-        if held := runs.within(OffsetRange(start, state.buckets[bucket].end)):
-            live_rows[bucket] = held
-    if files:
-        require_same_files(state, read, files)
-        if newer:
-            raise changed_since_read_error(
-                state, "rows of lake files were deleted concurrently, and their positions are no longer recorded"
-            )
-        return (DeleteRows(live_rows, files, read.lake_snapshot_id),)
-    return (DeleteRows(live_rows),) if live_rows else ()

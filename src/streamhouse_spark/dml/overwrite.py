@@ -20,7 +20,8 @@ import pyarrow as pa
 from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction, check_transaction
-from streamhouse_spark.dml.delete import locate_latest_rows, locate_rows, make_delete_actions
+from streamhouse_spark.dml.conflict_check import make_delete_actions
+from streamhouse_spark.dml.delete import locate_latest_rows, locate_rows
 from streamhouse_spark.dml.validation import (
     condition_filter,
     limit_to_partitions,

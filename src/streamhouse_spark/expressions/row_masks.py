@@ -30,7 +30,7 @@ _TEXT_TESTS: Final[Mapping[str, str]] = {
 }
 
 
-def possible_rows(node: Node, batch: pa.RecordBatch) -> Bools | None:
+def mask_possible_rows(node: Node, batch: pa.RecordBatch) -> Bools | None:
     """Return the rows for which the predicate may be true; None for all rows.
 
     Columns missing in the batch may have any value.
@@ -38,9 +38,9 @@ def possible_rows(node: Node, batch: pa.RecordBatch) -> Bools | None:
     return _possible_mask(node, batch, TRUE)
 
 
-def rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
+def mask_rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
     """Return the rows for which the predicate may be true; None for all, or if a copy would not pay off."""
-    possible = possible_rows(node, batch)
+    possible = mask_possible_rows(node, batch)
     if possible is None or np.count_nonzero(possible) > _KEPT_SHARE_MAX * batch.num_rows:
         return None
     return possible
@@ -48,7 +48,7 @@ def rows_to_keep(node: Node, batch: pa.RecordBatch) -> Bools | None:
 
 def drop_mismatches(node: Node, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the batch without rows for which the predicate cannot be true, if that justifies a copy."""
-    possible = rows_to_keep(node, batch)
+    possible = mask_rows_to_keep(node, batch)
     return batch if possible is None else drop_rows(batch, ~possible)
 
 

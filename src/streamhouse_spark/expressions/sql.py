@@ -127,7 +127,7 @@ class _Parser(SqlParser):
         self._refuse(f"is nested deeper than {DEPTH_MAX} levels", at)
 
     def _condition(self) -> SqlExpression:
-        with self.deeper(self._refuse_depth):
+        with self.enter_nesting(self._refuse_depth):
             return self._chain("or", lambda: self._chain("and", self._negation))
 
     def _chain(self, word: str, operand: Callable[[], SqlExpression]) -> SqlExpression:
@@ -268,7 +268,7 @@ class _Parser(SqlParser):
         if kind == "number":
             self.take()
             return self._number(f"-{value}", at)
-        with self.deeper(lambda: self._refuse_depth(at)):
+        with self.enter_nesting(lambda: self._refuse_depth(at)):
             return self._function_call("negative", [self._factor()], at)
 
     def _number(self, text: str, at: int) -> SqlExpression:

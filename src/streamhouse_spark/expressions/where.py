@@ -136,7 +136,7 @@ class _Parser(SqlParser):
 
     def _negation(self, *, is_negated: bool) -> _Tree:
         """Parse a test. A negation is moved to the tests inside it, so that null stays null."""
-        with self.deeper(lambda: self._refuse(f"at most {DEPTH_MAX} levels of parentheses and NOT")):
+        with self.enter_nesting(lambda: self._refuse(f"at most {DEPTH_MAX} levels of parentheses and NOT")):
             if self.accept_word("not"):
                 return self._negation(is_negated=not is_negated)
             if self.accept("("):

@@ -103,7 +103,7 @@ class KeyedBatch:
     keys: pa.BinaryArray
     """The distinct keys, ascending."""
     columns: tuple[arrow_rows.Column, ...]
-    """All columns of the table; chunked in a batch that is larger than a slice, see `pieces`."""
+    """All columns of the table; chunked in a batch that is larger than a slice, see `slice_for_cast`."""
     deleted: Bools
     """Whether each row deletes its key. Such a row uses only the key columns."""
     starts: Places

@@ -33,11 +33,12 @@ from streamhouse_spark.keys.keyed_batch import KeyedBatch, KeyedRows, RowsTooLar
 from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch_up
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.primary_key_properties import KeyedProperties
-from streamhouse_spark.kv.row_codec import LookedUpValues, ValueFormat, to_bytes_list
+from streamhouse_spark.kv.row_codec import LookedUpValues, ValueCodec, to_bytes_list
 from streamhouse_spark.kv.tablet import Tablet
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.append_commit import is_retained
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -91,7 +92,7 @@ class WriteOverlay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Packed:
+class _PackedValues:
     """The values of the keys of a part of a batch. Some values are unchanged."""
 
     keys: pa.BinaryArray
@@ -113,7 +114,7 @@ class EncodedRows:
     the changes.
     """
 
-    def __init__(self, parts: Sequence[_Packed]) -> None:
+    def __init__(self, parts: Sequence[_PackedValues]) -> None:
         self.parts = tuple(parts)
 
     @classmethod
@@ -126,7 +127,7 @@ class EncodedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class NetChanges:
     """The net changes of a batch in one bucket, in key order. A key has at most one change, an unchanged row has none.
 
     An ``update_before`` directly precedes its ``update_after``.
@@ -143,7 +144,7 @@ class Changes:
         return len(self.types)
 
 
-def make_blind_changes(batch: KeyedBatch) -> Changes:
+def make_blind_changes(batch: KeyedBatch) -> NetChanges:
     """Return an ``update_after`` for the last row of each key of a batch without deletions.
 
     Stored rows are not read, so this includes new keys and unchanged rows.
@@ -151,17 +152,17 @@ def make_blind_changes(batch: KeyedBatch) -> Changes:
     last = batch.ends - 1
     is_each = len(last) == len(batch.deleted)
     columns = tuple(c if is_each else arrow_rows.take_values(c, last, distinct=True) for c in batch.columns)
-    return Changes(np.full(len(batch), ChangeType.UPDATE_AFTER, np.int8), columns, None)
+    return NetChanges(np.full(len(batch), ChangeType.UPDATE_AFTER, np.int8), columns, None)
 
 
 def compute_changes(
     batch: KeyedBatch,
     engine: MergeEngine,
-    values: ValueFormat,
+    values: ValueCodec,
     old_values: Sequence[bytes | None],
     *,
     before_images: bool = True,
-) -> Changes:
+) -> NetChanges:
     """Compute the changes that ``batch`` makes to the stored values of its keys, piece by piece.
 
     Without ``before_images`` updates have no ``update_before`` (``table.changelog.image`` WAL). Raises
@@ -176,7 +177,7 @@ def compute_changes(
     if len(parts_changes) == 1:
         return parts_changes[0]
     columns = zip(*(part.columns for part in parts_changes), strict=True)
-    return Changes(
+    return NetChanges(
         np.concatenate([part.types for part in parts_changes]),
         tuple(arrow_rows.concat_columns(parts, parts[0].type) for parts in columns),
         EncodedRows.concat([part.values for part in parts_changes if part.values is not None]),
@@ -186,11 +187,11 @@ def compute_changes(
 def _compute_piece(
     batch: KeyedBatch,
     engine: MergeEngine,
-    values: ValueFormat,
+    values: ValueCodec,
     stored: LookedUpValues,
     *,
     before_images: bool,
-) -> Changes:
+) -> NetChanges:
     old = values.unpack_stored(stored)
     new = engine.merge(batch, old)
     _require_row_size(batch, new)
@@ -201,7 +202,7 @@ def _compute_piece(
     columns = tuple(
         pa.concat_arrays([before, after]).take(places) for before, after in zip(old.columns, new.columns, strict=True)
     )
-    return Changes(types, columns, EncodedRows([_Packed(batch.keys, packed, new.exists, changed)]))
+    return NetChanges(types, columns, EncodedRows([_PackedValues(batch.keys, packed, new.exists, changed)]))
 
 
 def _require_row_size(batch: KeyedBatch, new: KeyedRows) -> None:
@@ -250,7 +251,7 @@ class StagedChanges:
     """Whether the changes are valid at every position, because the stored rows were not read."""
 
     def is_committable(self, state: TableState, time_ms: int) -> bool:
-        """Return whether a record at this time may name the segment, see `log.staging.is_retained`."""
+        """Return whether a record at this time may name the segment, see `log.append_commit.is_retained`."""
         return self.segment is None or is_retained(state, [self.segment.segment.uuid], self.staged_ms, time_ms)
 
     @property
@@ -349,7 +350,7 @@ class ChangeStager:
 
     def _compute_changes(
         self, bucket: int, batch: KeyedBatch, state: TableState, at: BucketPosition, overlay: WriteOverlay | None
-    ) -> Changes:
+    ) -> NetChanges:
         if self._is_blind_write(batch):
             return make_blind_changes(batch)
         values: list[bytes | None] = [None] * len(batch)
@@ -369,7 +370,7 @@ class ChangeStager:
                 "in parts, or write rows of one key in several batches"
             ) from None
 
-    def _require_checked(self, changes: Changes, table: str) -> None:
+    def _require_checked(self, changes: NetChanges, table: str) -> None:
         """Raise `ConstraintViolatedError` for a row that violates a constraint, before anything is stored."""
         stays = (changes.types == ChangeType.INSERT) | (changes.types == ChangeType.UPDATE_AFTER)
         rows = pa.Table.from_arrays(list(changes.columns), schema=self.layout.values.schema.arrow)
@@ -412,7 +413,7 @@ class ChangeStager:
             raise StaleStateError
         return lookup.values
 
-    def _stage_segments(self, changes: Mapping[int, Changes], state: TableState) -> dict[int, StagedSegment]:
+    def _stage_segments(self, changes: Mapping[int, NetChanges], state: TableState) -> dict[int, StagedSegment]:
         """Write the changes as segments. Small segments are inline in the record; large segments are written now."""
         schema = state.written_schema(self.layout.schema_id).arrow
         segments: dict[int, StagedSegment] = {}
@@ -429,7 +430,7 @@ class ChangeStager:
 
         def store(named: tuple[str, tuple[tuple[int, pa.Table], ...]]) -> list[StagedSegment]:
             uuid, group = named
-            return stage_group(self.storage, state.table_uuid, uuid, group, self.options)
+            return stage_shared_object(self.storage, state.table_uuid, uuid, group, self.options)
 
         for staged in parallel_map(store, groups):
             segments |= {segment.segment.bucket: segment for segment in staged}

@@ -30,11 +30,11 @@ from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch
 from streamhouse_spark.kv.row_codec import UnknownSchemaError
 from streamhouse_spark.kv.tablet import Tablet, TabletState
 from streamhouse_spark.log.actions import Action, Append, KvSnapshot, Trim
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.partitioning import AutoPartition
 from streamhouse_spark.storage.base import Storage
@@ -45,7 +45,7 @@ SEGMENT_BYTES: Final = 64 << 20
 TRIES_MAX: Final = 3
 
 
-def due_buckets(
+def find_buckets_due_for_snapshot(
     state: TableState, now_ms: int, ttl_ms: int, *, lake_enabled: bool, auto_partition: AutoPartition | None = None
 ) -> list[int]:
     """Return the buckets that need a new snapshot, to shorten the replay of new hosts or to trim the log."""
@@ -106,7 +106,7 @@ def _write_snapshots(
     for _ in range(TRIES_MAX):
         state = log.refresh()
         newest = options.of_schema(state.schema_id, state.schemas)
-        source = _Source(state, storage, world, newest, KeyedLayout.of(state))
+        source = _SnapshotWriter(state, storage, world, newest, KeyedLayout.of(state))
         try:
             return [source.write_snapshot(bucket, tablet_of(bucket)) for bucket in buckets]
         except UnknownSchemaError:
@@ -126,7 +126,7 @@ def _is_newer(state: TableState, snapshot: KvSnapshot) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class _SnapshotWriter:
     """The state, storage and clock of the snapshots of one call."""
 
     state: TableState
@@ -183,7 +183,7 @@ class BucketBootstrap:
     rows: tuple[Segment, ...]
 
 
-def stage_rows(
+def stage_snapshot_rows(
     storage: Storage, world: World, state: TableState, options: SegmentOptions, bucket: int, rows: pa.Table
 ) -> BucketBootstrap:
     """Sort the bucket's rows by key in memory, and write them.

@@ -20,7 +20,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.keys.key_codec import encode_keys, encode_lmdb_keys
-from streamhouse_spark.kv.row_codec import ValueFormat
+from streamhouse_spark.kv.row_codec import ValueCodec
 from streamhouse_spark.kv.tablet import Tablet, TabletState
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.history_index import SPACING, HistoryPoint, HistoryRelation
@@ -105,7 +105,7 @@ class KeyedLayout:
     """Converts a table's rows to keys and values, with one of its schemas."""
 
     schema_id: int
-    values: ValueFormat
+    values: ValueCodec
     key_indexes: tuple[int, ...]
     """Column indexes of the primary key in the schema."""
 
@@ -113,7 +113,7 @@ class KeyedLayout:
     def of(cls, state: TableState) -> KeyedLayout:
         names = list(state.schema.names)
         places = tuple(names.index(state.schema.column(name).name) for name in state.primary_key)
-        return cls(state.schema_id, ValueFormat(state.schemas, state.schema_id), places)
+        return cls(state.schema_id, ValueCodec(state.schemas, state.schema_id), places)
 
     @property
     def identity(self) -> dict[str, object]:

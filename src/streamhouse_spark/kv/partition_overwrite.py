@@ -39,9 +39,10 @@ from streamhouse_spark.kv.log_replay import KeyedLayout, belongs_to_table, catch
 from streamhouse_spark.kv.row_codec import UnknownSchemaError
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline, stage_object
-from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket, is_retained
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, inline_bytes_per_bucket
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -145,7 +146,7 @@ class _Deletions:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDelete:
+class PartitionDeletion:
     """Deletes the rows of some partitions of one table."""
 
     log: CommitLog
@@ -216,7 +217,7 @@ class PartitionDelete:
 class _DeletionScan:
     """Scans a bucket's rows in steps and stages the deletions of the selected rows."""
 
-    def __init__(self, delete: PartitionDelete, state: TableState, layout: KeyedLayout, bucket: int) -> None:
+    def __init__(self, delete: PartitionDeletion, state: TableState, layout: KeyedLayout, bucket: int) -> None:
         self._delete = delete
         self._state = state
         self._layout = layout

@@ -382,7 +382,7 @@ def to_bytes_list(values: pa.BinaryArray) -> list[bytes]:
     return byte_strings
 
 
-class ValueFormat:
+class ValueCodec:
     """Encodes rows of a table's latest schema. Decodes rows of all its schemas to rows of the latest schema."""
 
     def __init__(self, schemas: Mapping[int, TableSchema], schema_id: int) -> None:

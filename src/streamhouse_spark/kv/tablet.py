@@ -23,7 +23,13 @@ import xxhash
 
 from streamhouse_spark.core.concurrency import new_lock, reinit_after_fork
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction, Writer
-from streamhouse_spark.kv.lmdb.tablet_files import CACHE_DIR_VARIABLE, TabletFiles, cache_bytes_max, cache_folder, evict
+from streamhouse_spark.kv.lmdb.tablet_files import (
+    CACHE_DIR_VARIABLE,
+    TabletFiles,
+    cache_bytes_max,
+    cache_folder,
+    evict_tablets,
+)
 
 BYTES_MAX: Final = 64 << 20
 """Maximum bytes of queued rows of all tablets in this process. Further rows are applied before the call returns."""
@@ -148,7 +154,7 @@ class _Applier:
 _applier = _Applier()
 
 
-def finish_all() -> None:
+def finish_apply_queues() -> None:
     """Apply the queues of all tablets of this process, so that a benchmark includes this work."""
     _applier.finish()
 
@@ -452,7 +458,7 @@ def open_tablet(warehouse_url: str, table_uuid: str, bucket: int, identity: Mapp
         if opened is None:
             bytes_max = cache_bytes_max()
             opened = _open[files.folder] = Tablet(files, identity)
-            evict(cache_folder(), bytes_max)
+            evict_tablets(cache_folder(), bytes_max)
         _by_name[name] = opened
         return opened
 

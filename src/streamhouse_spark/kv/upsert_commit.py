@@ -40,11 +40,11 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.log_replay import belongs_to_table, history_of
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import Action, Append
+from streamhouse_spark.log.append_commit import ends_after_truncation, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_validation import find_stored_transaction, require_writable
 from streamhouse_spark.log.group_commit import CommitResult, DependentPlan, Plan
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.staging import ends_after, make_truncate_actions, offsets_of_commit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
 
@@ -100,43 +100,47 @@ def commit_upsert(
     if committed.duplicate_of is None and not plan.is_in_doubt:
         for bucket in plan.staged:
             with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", committed.state.name):
-                _schedule_apply(stager, bucket, plan.chain(bucket), committed.state)
+                _schedule_apply(stager, bucket, plan.changes_in_record(bucket), committed.state)
     return offsets, committed
 
 
-def _schedule_apply(stager: ChangeStager, bucket: int, chain: Sequence[StagedChanges], state: TableState) -> None:
+def _schedule_apply(
+    stager: ChangeStager, bucket: int, staged_changes: Sequence[StagedChanges], state: TableState
+) -> None:
     """Apply the committed changes of a bucket, before or after the call returns.
 
     Every use of the tablet in this process first applies the queued changes.
     """
-    if any(s.values is None for s in chain):
+    if any(s.values is None for s in staged_changes):
         return  # the next host that reads the bucket replays the log
     tablet = stager.tablet_of(bucket)
 
     def apply() -> None:
         with log_post_commit_errors(logger, f"applying bucket {bucket} on this host", state.name):
-            _apply_changes(tablet, chain, state, stager.storage)
+            _apply_changes(tablet, staged_changes, state, stager.storage)
 
-    segments = [s.segment.segment for s in chain if s.segment is not None]
+    segments = [s.segment.segment for s in staged_changes if s.segment is not None]
     if sum(segment.num_rows for segment in segments) < ASYNC_APPLY_MIN:
         apply()
     else:
         tablet.apply_queue.add(apply, sum(segment.memory_bytes for segment in segments))
 
 
-def _apply_changes(tablet: Tablet, chain: Sequence[StagedChanges], state: TableState, storage: Storage) -> None:
+def _apply_changes(
+    tablet: Tablet, staged_changes: Sequence[StagedChanges], state: TableState, storage: Storage
+) -> None:
     """Apply the committed changes of a bucket to this host's tablet.
 
-    ``chain`` has the changes of this write, after the changes of earlier writes in the same record.
+    ``staged_changes`` has the changes of this write, after the changes of earlier writes in the same record.
     """
     history = history_of(state)
     if not belongs_to_table(tablet, extent := tablet.extent, storage, state):
         return  # the next use recreates it
-    first = chain[0].at
+    first = staged_changes[0].at
     if first[0] == first[1] != extent.begins:
         tablet.truncate(first[0], after=extent.history, history=history)
         extent = extent._replace(begins=first[0], applied=first[0], history=history)
-    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, chain))
+    new = list(dropwhile(lambda s: s.offsets.start < extent.applied, staged_changes))
     if new:
         values: dict[bytes, bytes | None] = {}
         for s in new:
@@ -191,7 +195,7 @@ class _UpsertPlan(DependentPlan):
         """
         return self._shared_a_record and self._times_planned > 1
 
-    def chain(self, bucket: int) -> list[StagedChanges]:
+    def changes_in_record(self, bucket: int) -> list[StagedChanges]:
         """Return the changes of a bucket in the record: the changes of earlier plans, then the changes of this plan."""
         return [staged[bucket] for staged in (*self.earlier, self.staged) if bucket in staged]
 
@@ -265,7 +269,7 @@ class _UpsertPlan(DependentPlan):
         if self._conflicts is not None:
             self._conflicts.check(state, self._batches)
         truncation = make_truncate_actions(state) if self._overwrite else ()
-        ends, moved = ends_after(state, truncation), {}
+        ends, moved = ends_after_truncation(state, truncation), {}
         for bucket in self._batches:
             begins, end = state.first_offset(bucket), ends[bucket]
             at = (end if truncation else begins, end)

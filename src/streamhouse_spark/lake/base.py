@@ -23,8 +23,8 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange, TablePath
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.column_mapping import ColumnMap
-from streamhouse_spark.lake.file_access import lake_files
+from streamhouse_spark.lake.column_mapping import ColumnMapping
+from streamhouse_spark.lake.file_access import open_lake_files
 from streamhouse_spark.lake.metadata_errors import guard_metadata_errors
 from streamhouse_spark.lake.metadata_tables import require_metadata_table
 from streamhouse_spark.lake.parquet.merge_on_read import read_split
@@ -90,7 +90,7 @@ class LakeRelocation(Protocol):
     def recorded_root(self) -> str | None:
         """Return the warehouse root in the lake's metadata, or None if it is the opened root."""
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         """Return the keys of all files inside the warehouse that snapshots reference."""
 
     def relocate(self, new_uuid: str | None) -> None:
@@ -203,7 +203,7 @@ class LakeTableBinding(ABC, Generic[T]):
         self._home.require(f"{action} of {self.spec.path}")
 
     def files_at(self, location: str) -> FileAccess:
-        return lake_files(self.storage, self.settings, location)
+        return open_lake_files(self.storage, self.settings, location)
 
     def exists(self) -> bool:
         return self.find() is not None
@@ -226,7 +226,7 @@ class LakeTableBinding(ABC, Generic[T]):
         """Return the uuid of the table that owns the lake table in state ``table``."""
 
     @abstractmethod
-    def columns_of(self, table: T) -> ColumnMap:
+    def columns_of(self, table: T) -> ColumnMapping:
         """Return the column map of the lake table. Raises `CorruptDataError`."""
 
     @abstractmethod
@@ -247,7 +247,7 @@ class LakeTableBinding(ABC, Generic[T]):
         """Drop the lake table, unless another table owns it."""
 
 
-class ReplaceableSnapshots(ABC):
+class SupportsSnapshotReplacement(ABC):
     """The additional methods of a format whose writers commit by rename.
 
     A slow commit of another engine may replace the latest snapshot of such a lake. In other lakes all writers compare
@@ -287,7 +287,7 @@ class ReplaceableSnapshots(ABC):
         """
 
 
-class RewritableFiles(ABC):
+class SupportsFileRewrite(ABC):
     """The additional methods of a format whose metadata can reference any file, with any order of rows."""
 
     @abstractmethod
@@ -329,8 +329,8 @@ class RewritableFiles(ABC):
 class LakeCapabilities(NamedTuple):
     """The additional interfaces that a lake table supports, or None."""
 
-    replaceable: ReplaceableSnapshots | None
-    rewritable: RewritableFiles | None
+    snapshot_replacement: SupportsSnapshotReplacement | None
+    file_rewrite: SupportsFileRewrite | None
 
 
 class LakeTable(ABC):
@@ -366,8 +366,8 @@ class LakeTable(ABC):
     @property
     def capabilities(self) -> LakeCapabilities:
         return LakeCapabilities(
-            replaceable=self if isinstance(self, ReplaceableSnapshots) else None,
-            rewritable=self if isinstance(self, RewritableFiles) else None,
+            snapshot_replacement=self if isinstance(self, SupportsSnapshotReplacement) else None,
+            file_rewrite=self if isinstance(self, SupportsFileRewrite) else None,
         )
 
     @property
@@ -438,7 +438,7 @@ class LakeTable(ABC):
         """Return the objects whose changes reveal every change of the lake by any engine, or None if there are none."""
         return None
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         """Return the object with the latest state of the lake.
 
         Returns None before the first snapshot, or if the object is outside the warehouse.
@@ -446,7 +446,7 @@ class LakeTable(ABC):
         return None
 
     def digest_of(self, data: bytes) -> bytes:
-        """Return the digest of the content of a `head` object."""
+        """Return the digest of the content of a `latest_version` object."""
         return sha256(data).digest()
 
     @abstractmethod
@@ -721,18 +721,18 @@ class LakeTable(ABC):
         *,
         keep_last: int,
         keep_ms: int,
-        many: ExpiryRules | None = None,
+        extra_rules: ExpiryRules | None = None,
         dry_run: bool = False,
         tagged: Collection[int] = (),
         claim: Claim | None = None,
     ) -> ExpireReport:
         """Expire snapshots older than ``keep_ms``, except the latest ``keep_last`` and those ``tagged``.
 
-        With ``many``, also expires the snapshots that this second rule selects. ``claim`` prevents new tags of the
-        snapshots before any is dropped.
+        Also expires the snapshots that ``extra_rules`` select. ``claim`` prevents new tags of the snapshots before any
+        is dropped.
         """
         self._require_home_unless(dry_run, "expiry")
-        rules = [ExpiryRules(keep_last, keep_ms), *([many] if many is not None else [])]
+        rules = [ExpiryRules(keep_last, keep_ms), *([extra_rules] if extra_rules is not None else [])]
         return self._expire(rules, dry_run=dry_run, tagged=tagged, claim=claim)
 
     @abstractmethod

@@ -53,7 +53,7 @@ def find_no_nested_fields(_: int) -> Mapping[Path, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnMap:
+class ColumnMapping:
     fields: Mapping[int, LakeField] = field(default_factory=dict)
     """Column id → field, for columns that the lake has or had."""
     schema_id: int | None = None
@@ -80,7 +80,7 @@ class ColumnMap:
         return json.dumps({"table": table_uuid, "schema": self.schema_id, "fields": fields}, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMap | None:
+    def from_text(cls, text: str, table_uuid: str, *, where: str) -> ColumnMapping | None:
         """Parse the result of `to_text`. Returns None for the map of another table. Raises `CorruptDataError`."""
         try:
             value = json.loads(text)
@@ -95,31 +95,31 @@ class ColumnMap:
             ) from error
 
 
-class Named(Protocol):
+class NamedField(Protocol):
     """A field of a lake's schema."""
 
     @property
     def name(self) -> str: ...
 
 
-F = TypeVar("F", bound=Named)
+F = TypeVar("F", bound=NamedField)
 
 
-def column_map(
+def read_column_mapping(
     properties: Mapping[str, str],
     fields: Iterable[tuple[int, str]],
     spec: LakeTableSpec,
     *,
     where: str,
     inner_of: InnerOf = find_no_nested_fields,
-) -> ColumnMap:
+) -> ColumnMapping:
     """Return the lake table's map. ``fields`` are the current ids and names of its columns.
 
     ``inner_of`` returns the current nested fields of a column.
     """
     text = properties.get(COLUMNS_PROPERTY)
-    mapping = None if text is None else ColumnMap.from_text(text, spec.table_uuid, where=where)
-    mapping = ColumnMap(_match_original_names(fields, spec)) if mapping is None else mapping
+    mapping = None if text is None else ColumnMapping.from_text(text, spec.table_uuid, where=where)
+    mapping = ColumnMapping(_match_original_names(fields, spec)) if mapping is None else mapping
     mapped = _add_original_nested_ids(mapping, spec, inner_of)
     first = {
         column_id: _original_names_inside(_find_column(column_id, _schemas_oldest_first(spec)), lake_field.inner)
@@ -129,7 +129,7 @@ def column_map(
     return replace(mapping, fields=mapped, ambiguous=ambiguous_columns(spec.schemas.values()), first_names=first)
 
 
-def _add_original_nested_ids(mapping: ColumnMap, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
+def _add_original_nested_ids(mapping: ColumnMapping, spec: LakeTableSpec, inner_of: InnerOf) -> dict[int, LakeField]:
     """Return the map's fields, with nested fields for columns whose nested fields changed.
 
     A map without nested fields is older than the first such change, so the lake still has the names of that time.
@@ -171,7 +171,7 @@ def _original_names_inside(column: Column, inner: Mapping[int, int]) -> FieldNam
     return tuple((inner[own], join_path(path)) for own, path in _own_paths(column) if own in inner)
 
 
-def _column_in_lake_schema(column_id: int, mapping: ColumnMap, spec: LakeTableSpec) -> Column:
+def _column_in_lake_schema(column_id: int, mapping: ColumnMapping, spec: LakeTableSpec) -> Column:
     """Return the column in the schema that the lake was migrated to, or in the oldest schema without a map."""
     schema = spec.schemas.get(mapping.schema_id or 0)
     return _find_column(column_id, (*((schema,) if schema else ()), *_schemas_oldest_first(spec)))
@@ -206,7 +206,7 @@ def map_by_name(
     schema: TableSchema,
     schema_id: int | None = None,
     inner_of: InnerOf = find_no_nested_fields,
-) -> ColumnMap:
+) -> ColumnMapping:
     """Return the map of a lake table whose fields have the names of the schema."""
     by_name = {name.casefold(): (field_id, name) for field_id, name in fields}
     matches = {column.id: (column, by_name.get(column.name.casefold())) for column in schema.columns}
@@ -215,10 +215,12 @@ def map_by_name(
         for i, (column, match) in matches.items()
         if match is not None
     }
-    return ColumnMap(mapped, schema_id)
+    return ColumnMapping(mapped, schema_id)
 
 
-def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str) -> None:
+def require_migrated(
+    mapping: ColumnMapping, fields: Iterable[tuple[int, str]], spec: LakeTableSpec, *, where: str
+) -> None:
     """Require that the lake has exactly the columns of the spec. Columns of a lake without a map match by name.
 
     ``fields`` are the current fields of the lake. Raises `CommitConflictError` if the table was altered after the round
@@ -234,7 +236,7 @@ def require_migrated(mapping: ColumnMap, fields: Iterable[tuple[int, str]], spec
         )
 
 
-def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) -> None:
+def require_not_newer(mapping: ColumnMapping, spec: LakeTableSpec, *, where: str) -> None:
     """Raise `CommitConflictError` if the lake has a newer schema than the spec."""
     if mapping.schema_id is not None and mapping.schema_id > spec.schema_id:
         raise CommitConflictError(
@@ -243,7 +245,7 @@ def require_not_newer(mapping: ColumnMap, spec: LakeTableSpec, *, where: str) ->
         )
 
 
-def find_external_changes(mapping: ColumnMap, lake_names: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
+def find_external_changes(mapping: ColumnMapping, lake_names: Mapping[int, str], spec: LakeTableSpec) -> list[str]:
     """Describe changes of the table's columns by other engines. ``lake_names`` are the lake's current fields by id."""
     problems = []
     for column in spec.schema.columns:
@@ -266,7 +268,7 @@ def find_external_changes(mapping: ColumnMap, lake_names: Mapping[int, str], spe
 
 
 def _find_external_nested_changes(
-    mapping: ColumnMap, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
+    mapping: ColumnMapping, lake: Mapping[int, F], spec: LakeTableSpec, inside: Callable[[F], Mapping[Path, int]]
 ) -> list[str]:
     """Describe changes by other engines of nested fields that the table changed."""
     problems = []
@@ -323,7 +325,7 @@ class FieldEditor(ABC, Generic[F]):
 
 
 def migrate_columns(
-    lake: Mapping[int, F], mapping: ColumnMap, spec: LakeTableSpec, editor: FieldEditor[F], *, where: str
+    lake: Mapping[int, F], mapping: ColumnMapping, spec: LakeTableSpec, editor: FieldEditor[F], *, where: str
 ) -> tuple[list[F], dict[int, LakeField], list[str]]:
     """Migrate the fields of a ``lake``, by id, to the names, types and nullability of the table's columns.
 
@@ -368,7 +370,7 @@ def _reorder_fields(fields: Mapping[int, F], own: Sequence[int]) -> dict[int, F]
 
 
 def retained_fields(
-    fields: Iterable[tuple[int, str]], mapping: ColumnMap, schema: TableSchema, mapped: dict[int, LakeField]
+    fields: Iterable[tuple[int, str]], mapping: ColumnMapping, schema: TableSchema, mapped: dict[int, LakeField]
 ) -> list[tuple[int, Column | None]]:
     """Return the lake fields to keep, by id, each with its column.
 

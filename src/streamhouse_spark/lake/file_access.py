@@ -12,10 +12,10 @@ import pyarrow as pa
 from streamhouse_spark.core.concurrency import THREADS_MAX, new_lock, parallel_map
 from streamhouse_spark.errors import LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_file_offsets
 from streamhouse_spark.lake.types import LakeSplit
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
@@ -90,7 +90,7 @@ def catalog_properties(settings: Mapping[str, str]) -> dict[str, str]:
     return {**storage, **named}
 
 
-def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
+def open_lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> FileAccess:
     """Return the access to the data files near ``location``, inside or outside the warehouse."""
     inside = StorageFiles(storage)
     if inside.holds(location):
@@ -99,16 +99,16 @@ def lake_files(storage: Storage, settings: Mapping[str, str], location: str) -> 
     return open_catalog_files(settings, location)
 
 
-def files_of_group(
+def open_group_files(
     storage: Storage, settings: Mapping[str, str], splits: Sequence[LakeSplit], size_bytes: int, location: str
 ) -> FileAccess:
     """Return the access to files that are merged. Each file is opened several times.
 
     Small files of a remote store are fetched concurrently. Other files are read individually, near ``location``.
     """
-    if isinstance(storage, ReadsMany) and size_bytes <= WINDOW_BYTES:
+    if isinstance(storage, SupportsBatchReads) and size_bytes <= WINDOW_BYTES:
         return PrefetchedFiles(storage, settings, splits)
-    return lake_files(storage, settings, location)
+    return open_lake_files(storage, settings, location)
 
 
 class PrefetchedFiles:
@@ -125,7 +125,7 @@ class PrefetchedFiles:
         self._storage = storage
         self._settings = settings
         self._inside = StorageFiles(storage)
-        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._many = storage if isinstance(storage, SupportsBatchReads) else None
         self._large: dict[str, int] = {}
         self._small: dict[str, int] = {}
         if self._many is not None:
@@ -163,7 +163,7 @@ class PrefetchedFiles:
         return self._files_around(location).is_named(name, location)
 
     def _files_around(self, location: str) -> FileAccess:
-        return lake_files(self._storage, self._settings, location)
+        return open_lake_files(self._storage, self._settings, location)
 
     def _read_whole(self, location: str) -> bytes | None:
         with self._lock:
@@ -191,17 +191,17 @@ class PrefetchedFiles:
             held_bytes -= len(self._held.popitem(last=False)[1] or b"")
 
 
-def read_offset_files(
+def read_offsets_of_files(
     storage: Storage,
     settings: Mapping[str, str],
     sizes: Mapping[str, int],
     writers: Collection[str],
     locations: Sequence[str],
-) -> list[OffsetFile | None]:
-    """Return the offsets of files concurrently, as `read_offset_file` does. ``sizes`` are those in the metadata."""
+) -> list[FileWithOffsets | None]:
+    """Return the offsets of files concurrently, as `read_file_offsets` does. ``sizes`` are those in the metadata."""
     files = PrefetchedFiles(storage, settings, (LakeSplit(location, sizes[location], 0) for location in locations))
-    threads = THREADS_MAX if isinstance(storage, ReadsMany) else None
-    return list(parallel_map(lambda at: read_offset_file(files, at, writers), locations, threads_max=threads))
+    threads = THREADS_MAX if isinstance(storage, SupportsBatchReads) else None
+    return list(parallel_map(lambda at: read_file_offsets(files, at, writers), locations, threads_max=threads))
 
 
 def _sizes_of(splits: Iterable[LakeSplit]) -> Iterator[tuple[str, int]]:

@@ -25,7 +25,7 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
     """
     properties = state.parsed
     spec = LakeTableSpec.of(state)
-    with lake_library(properties.datalake_format, f"table {state.name}"):
+    with require_lake_library(properties.datalake_format, f"table {state.name}"):
         if properties.datalake_format == "paimon":
             from streamhouse_spark.lake.paimon.table import PaimonLake
 
@@ -37,9 +37,11 @@ def open_lake_table(storage: Storage, settings: Mapping[str, str], state: TableS
         return IcebergLake(storage, spec, settings=settings, world=world)
 
 
-def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat) -> LakeAdoption:
+def open_lake_adoption(
+    storage: Storage, settings: Mapping[str, str], world: World, lake_format: LakeFormat
+) -> LakeAdoption:
     """Return the adoption of lake tables of a format. Raises `MissingExtraError` without the library of the format."""
-    with lake_library(lake_format, "an adopted table"):
+    with require_lake_library(lake_format, "an adopted table"):
         if lake_format == "paimon":
             from streamhouse_spark.lake.paimon.adoption import PaimonAdoption
 
@@ -52,7 +54,7 @@ def lake_adoption(storage: Storage, settings: Mapping[str, str], world: World, l
 def release_lake_table(storage: Storage, settings: Mapping[str, str], state: TableState, world: World) -> None:
     """Release the lake table of a dropped adopted table. Its files remain."""
     properties = state.parsed
-    lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
+    open_lake_adoption(storage, settings, world, properties.datalake_format).release(LakeTableSpec.of(state))
 
 
 def file_spec_of(context: WriteContext) -> FileSpec:
@@ -67,7 +69,7 @@ def file_spec_of(context: WriteContext) -> FileSpec:
 
 
 @contextmanager
-def lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
+def require_lake_library(lake_format: LakeFormat, owner: str) -> Iterator[None]:
     """Run imports of a format's modules. Raises `MissingExtraError` if the library of the format is missing."""
     try:
         yield

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 CACHE_BYTES_MAX: Final = 32 << 20
 """Maximum bytes of the cache of a store, and of one prefetch."""
@@ -111,7 +111,7 @@ def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dic
 
     Omits missing files and those beyond `CACHE_BYTES_MAX`. Returns nothing for a local store.
     """
-    if not isinstance(storage, ReadsMany):
+    if not isinstance(storage, SupportsBatchReads):
         return {}
     with _lock:
         cached = _stores.setdefault(storage, _CachedFiles())
@@ -133,7 +133,7 @@ def prefetch_metadata(storage: Storage, files: Iterable[tuple[str, int]]) -> dic
 
 def cache_metadata(storage: Storage, written: Mapping[str, bytes]) -> None:
     """Cache metadata files that this process has stored, because it probably reads them next."""
-    if isinstance(storage, ReadsMany):
+    if isinstance(storage, SupportsBatchReads):
         with _lock:
             cached = _stores.setdefault(storage, _CachedFiles())
         for key, data in written.items():

@@ -95,7 +95,7 @@ def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
 
 
 @contextmanager
-def expiry_while_read(location: str) -> Iterator[None]:
+def translate_missing_file_errors(location: str) -> Iterator[None]:
     """Run reads of a snapshot's metadata. Raises `SnapshotExpiredError` for a missing file."""
     try:
         yield
@@ -107,7 +107,7 @@ def expiry_while_read(location: str) -> Iterator[None]:
 
 
 @contextmanager
-def damage_while_read(
+def translate_damage_errors(
     location: str, damage: tuple[type[Exception], ...], location_of: Callable[[object], str | None], otherwise: str
 ) -> Iterator[None]:
     """Run a library's reads of metadata files. Raises `CorruptDataError` for its errors on damaged bytes.

@@ -17,15 +17,15 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.predicates import Bounds, Node, constant_bounds, may_match, to_comparable
-from streamhouse_spark.lake.column_mapping import ColumnMap, InnerOf, find_no_nested_fields
+from streamhouse_spark.lake.column_mapping import ColumnMapping, InnerOf, find_no_nested_fields
 from streamhouse_spark.lake.parquet.file_writer import may_hold, parse_file_offsets
 from streamhouse_spark.lake.parquet.reader import (
     FilesAt,
-    OffsetFile,
+    FileWithOffsets,
     num_rows_in,
     read_deleted_positions,
+    read_file_offsets,
     read_in_offset_order,
-    read_offset_file,
     read_offsets,
 )
 from streamhouse_spark.lake.types import (
@@ -94,7 +94,9 @@ def read_live_rows(files_at: FilesAt, splits: Sequence[LakeSplit], writers: Coll
     def of_file(split: LakeSplit) -> LiveRows:
         files = files_at(split.location)
         own = (
-            read_offset_file(files, split.location, writers) if parse_file_offsets(split.location) is not None else None
+            read_file_offsets(files, split.location, writers)
+            if parse_file_offsets(split.location) is not None
+            else None
         )
         deleted = OffsetSet.of(read_deleted_positions(files, split.location, split.position_deletes))
         if own is None:
@@ -137,7 +139,9 @@ def read_log_range(
     return _exclude_deleted(rows, marked) if marked else rows
 
 
-def _read_deleted_offsets(files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, OffsetFile]) -> OffsetSet:
+def _read_deleted_offsets(
+    files_at: FilesAt, splits: Sequence[LakeSplit], files: Mapping[str, FileWithOffsets]
+) -> OffsetSet:
     """Return the offsets of rows in these files that position delete files delete."""
     deletes = {s.location: s.position_deletes for s in splits if s.position_deletes and s.location in files}
 
@@ -179,10 +183,10 @@ def read_stored_rows(
     return read_in_offset_order(files_at, parts, rows.range, plan.projection)
 
 
-def _read_offset_files(files_at: FilesAt, locations: Iterable[str], writers: Collection[str]) -> list[OffsetFile]:
+def _read_offset_files(files_at: FilesAt, locations: Iterable[str], writers: Collection[str]) -> list[FileWithOffsets]:
     """Return the offsets of files from their footers, without files of other engines and tables."""
     distinct = list(dict.fromkeys(locations))
-    footers = parallel_map(lambda location: read_offset_file(files_at(location), location, writers), distinct)
+    footers = parallel_map(lambda location: read_file_offsets(files_at(location), location, writers), distinct)
     return [file for file in footers if file is not None]
 
 
@@ -292,7 +296,7 @@ def identity_projection(schema: TableSchema, columns: Sequence[str] | None) -> L
 
 def projection_of(
     lake: TableSchema,
-    mapping: ColumnMap,
+    mapping: ColumnMapping,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
@@ -346,7 +350,7 @@ def _nested_lake_names(column: Column, inside: Mapping[Path, int]) -> FieldNames
 
 
 def _nested_lake_ids(
-    column: Column, field_id: int | None, mapping: ColumnMap, inner_of: InnerOf | None
+    column: Column, field_id: int | None, mapping: ColumnMapping, inner_of: InnerOf | None
 ) -> tuple[int | None, ...] | None:
     """Return the lake ids of a column's nested fields, or None if its nested fields never changed in the lake.
 
@@ -362,7 +366,7 @@ def _nested_lake_ids(
 
 
 def _restore_table_type(
-    column: Column, table: TableSchema, mapping: ColumnMap, is_stored: Callable[[pa.DataType, int], bool]
+    column: Column, table: TableSchema, mapping: ColumnMapping, is_stored: Callable[[pa.DataType, int], bool]
 ) -> Column:
     """Return the lake's column, with the table's type if the lake stores values of this type."""
     column_id = mapping.columns().get(column.id)

@@ -17,9 +17,9 @@ import pyarrow as pa
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, SnapshotExpiredError
 from streamhouse_spark.lake.base import LakeTableBinding
-from streamhouse_spark.lake.file_access import read_offset_files
+from streamhouse_spark.lake.file_access import read_offsets_of_files
 from streamhouse_spark.lake.parquet.file_writer import may_hold
-from streamhouse_spark.lake.parquet.reader import OffsetFile, Positions, read_deleted_positions
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, Positions, read_deleted_positions
 from streamhouse_spark.lake.parquet.row_positions import find_equal_rows, read_rows_at
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit, PendingDeletes, RewrittenRows
@@ -55,11 +55,11 @@ class SnapshotFiles(ABC):
         lost = ", ".join(sorted(lost_rows)[:3])
         raise SnapshotExpiredError(f"no retained snapshot up to {recorded} has {lost}; restore the snapshot")
 
-    def read_offsets(self, names: Collection[str]) -> Iterator[tuple[LakeSplit, OffsetFile | None]]:
+    def read_offsets(self, names: Collection[str]) -> Iterator[tuple[LakeSplit, FileWithOffsets | None]]:
         """Return the files with the offsets in their footers, or None for a file without offsets."""
         binding, splits = self.binding, [self.split(name) for name in names]
         sizes = {split.location: split.size_bytes for split in splits}
-        footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+        footers = read_offsets_of_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
         return zip(splits, footers, strict=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Self
 
-from streamhouse_spark.config.table_properties import BranchMark
+from streamhouse_spark.config.table_properties import BranchMetadata
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import parse_table_name
@@ -67,7 +67,7 @@ class LakeTableSpec:
     @classmethod
     def of(cls, state: TableState) -> Self:
         """Return the spec for a state of the table."""
-        properties, branch = state.parsed, BranchMark.of_properties(state.properties)
+        properties, branch = state.parsed, BranchMetadata.of_properties(state.properties)
         return cls(
             table_uuid=state.table_uuid if branch is None else branch.of,
             path=parse_table_name(state.name).path.base,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
@@ -36,7 +36,7 @@ SPLIT_BYTES_TARGET = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedRows(Portable):
+class DeletedRows(JsonSerializable):
     """A data file and its deleted rows, as described by a position delete file.
 
     In a format without delete files, the data file to remove, because other files hold its remaining rows.
@@ -58,7 +58,7 @@ class DeletedRows(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class LiveFile(Portable):
+class LiveFile(JsonSerializable):
     """A data file of a snapshot with its position delete files. Serializable.
 
     ``partition`` and the bounds are in the binary form of the lake. Bounds are by field id, of key columns.
@@ -83,7 +83,7 @@ class LiveFile(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRange(Portable):
+class KeyRange(JsonSerializable):
     """The key range of a file in key order with unique keys."""
 
     lowest: tuple[bytes, ...]
@@ -127,7 +127,7 @@ class LakeSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class LakeFile(Portable):
+class LakeFile(JsonSerializable):
     """A written data file or position delete file, committed or not. Also a data file to remove; see `DeletedRows`.
 
     ``offsets`` are those of its rows, or with a primary key those of the changes. ``partition`` has the partition
@@ -158,7 +158,7 @@ class LakeFile(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class LakeSplit(Portable):
+class LakeSplit(JsonSerializable):
     """A part of one data file: its row groups ``[first, last)``, or all row groups if ``row_groups`` is None."""
 
     location: str
@@ -186,7 +186,7 @@ class LakeSplit(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class LakeProjection(Portable):
+class LakeProjection(JsonSerializable):
     """The columns to read, and how to find them in files: by field id, or by name in files without ids.
 
     ``schema`` has names, order and types of the result. ``field_ids[i]`` is None for a column that the lake table does
@@ -231,7 +231,7 @@ class MergedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class MergedFiles(Portable):
+class MergedFiles(JsonSerializable):
     """Data files of one bucket and partition, each sorted by primary key with unique keys."""
 
     files: tuple[MergedFile, ...]
@@ -255,7 +255,7 @@ class LakePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteContext(Portable):
+class WriteContext(JsonSerializable):
     """The context of a task that writes data files of the table. ``lake`` is JSON of the format."""
 
     table_uuid: str
@@ -315,7 +315,7 @@ class ExpireReport:
     files: tuple[str, ...] = ()
 
 
-def same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
+def has_same_offsets(left: Mapping[int, int], right: Mapping[int, int]) -> bool:
     """Return whether two mappings have equal offsets. A missing bucket is at 0."""
     return all(left.get(bucket, 0) == right.get(bucket, 0) for bucket in {*left, *right})
 

@@ -21,7 +21,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.lake.metadata_errors import InconsistentMetadataError
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
-from streamhouse_spark.lake.types import LakeFile, same_offsets
+from streamhouse_spark.lake.types import LakeFile, has_same_offsets
 from streamhouse_spark.log.history_index import HistoryPoint
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def require_offsets(location: str, offsets: LakeOffsets | None, expected: LogRan
     Raises `CommitConflictError`, or `LakeRolledBackError` if the lake has fewer rows.
     """
     current = LogRange(offsets.starts, offsets.offsets) if offsets else LogRange()
-    if not same_offsets(current.starts, expected.starts):
+    if not has_same_offsets(current.starts, expected.starts):
         text = f"lake table {location}: found {current}, expected {expected} from before a truncation"
     elif moved := [b for b in {*current.ends, *expected.ends} if current.ends.get(b, 0) != expected.ends.get(b, 0)]:
         bucket = min(moved)
@@ -73,7 +73,7 @@ def next_offsets(
 
     ``num_deleted`` rows of the lake and the round are in no file. After a truncation, earlier rows do not count.
     """
-    if before is None or not same_offsets(expected.starts, new.starts):
+    if before is None or not has_same_offsets(expected.starts, new.starts):
         before = LakeOffsets({})
     num_dropped = num_deleted + before.dropped_rows
     return LakeOffsets(new.ends, new.starts, num_dropped, history, before.dropped_without_offsets)

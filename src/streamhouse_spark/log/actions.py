@@ -83,7 +83,7 @@ class Archive:
         ends = (page.ends[bucket] for page in reversed(self.pages) if bucket in page.ends)
         return next(ends, self.starts.get(bucket, 0))
 
-    def joins(self, starts: Mapping[int, int]) -> bool:
+    def is_contiguous_with(self, starts: Mapping[int, int]) -> bool:
         """Return whether there is no gap between the pages and logs that start at these offsets."""
         return bool(self.pages) and all(self.end(bucket) >= start for bucket, start in starts.items())
 

@@ -33,7 +33,7 @@ from streamhouse_spark.log.checkpoint import (
 from streamhouse_spark.log.low_watermark import next_watermark_keys
 from streamhouse_spark.log.record import Record, decode_attempt, encode_record
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, expect_together
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, expect_together
 from streamhouse_spark.storage.put_if_absent import ensure_stored, slot_for_bytes
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ def put_first_record(storage: Storage, record: Record) -> Record:
 class PrefetchedLog:
     """Prefetched objects of one log, none of them read before ``since_ms`` of boot time."""
 
-    ahead: Prefetch
+    prefetch: Prefetch
     since_ms: int
 
 
@@ -84,7 +84,7 @@ class LogPrefetcher:
     def __init__(self, storage: Storage, world: World, table_uuids: Iterable[str]) -> None:
         self._storage = storage
         self._since_ms = world.clock.boot_ms()
-        uuids = set(table_uuids) if isinstance(storage, ReadsMany) else ()
+        uuids = set(table_uuids) if isinstance(storage, SupportsBatchReads) else ()
         self._num_first = min(_AFTER_HINT, max(_FIRST_OF_MANY, _FIRST_TOGETHER // max(1, len(uuids))))
         self._prefetches = {uuid: Prefetch(storage, self._num_first) for uuid in uuids}
         self._hints: dict[str, bytes] = {}
@@ -99,34 +99,34 @@ class LogPrefetcher:
 
     def keep(self, table_uuids: Collection[str]) -> None:
         """Drop all logs but ``table_uuids``."""
-        self._prefetches = {uuid: ahead for uuid, ahead in self._prefetches.items() if uuid in table_uuids}
+        self._prefetches = {uuid: prefetch for uuid, prefetch in self._prefetches.items() if uuid in table_uuids}
 
     def read_hints(self) -> None:
         expect_together(
-            self._storage, [(ahead, [checkpoint_hint_key(uuid)]) for uuid, ahead in self._prefetches.items()]
+            self._storage, [(prefetch, [checkpoint_hint_key(uuid)]) for uuid, prefetch in self._prefetches.items()]
         )
-        for uuid, ahead in self._prefetches.items():
-            hint = self._hints[uuid] = ahead.peek(checkpoint_hint_key(uuid)) or b""
+        for uuid, prefetch in self._prefetches.items():
+            hint = self._hints[uuid] = prefetch.peek(checkpoint_hint_key(uuid)) or b""
             held = self._held[uuid] = read_hinted_state(hint, uuid)
             self._keys[uuid] = _keys_to_open(uuid, hint, held, self._num_first)
 
     def read_first(self) -> None:
-        expect_together(self._storage, [(ahead, self._keys[uuid][0]) for uuid, ahead in self._prefetches.items()])
+        expect_together(self._storage, [(prefetch, self._keys[uuid][0]) for uuid, prefetch in self._prefetches.items()])
 
     def read_others(self) -> None:
         following = []
-        for uuid, ahead in self._prefetches.items():
+        for uuid, prefetch in self._prefetches.items():
             first, remaining = self._keys[uuid]
             is_named = self._held[uuid] is None and parse_hint(self._hints[uuid]) is not None
-            watermarks = next_watermark_keys(uuid, read_watermark_index(ahead.peek(first[0]))) if is_named else []
-            if ahead.is_known_absent(first[-1]):
-                remaining = [] if ahead.is_known_absent(first[-2]) else remaining[:1]  # to detect a missing record
-            following.append((ahead, [*watermarks, *remaining]))
+            watermarks = next_watermark_keys(uuid, read_watermark_index(prefetch.peek(first[0]))) if is_named else []
+            if prefetch.is_known_absent(first[-1]):
+                remaining = [] if prefetch.is_known_absent(first[-2]) else remaining[:1]  # to detect a missing record
+            following.append((prefetch, [*watermarks, *remaining]))
         expect_together(self._storage, following)
 
     def prefetched_logs(self) -> dict[str, PrefetchedLog]:
         """Return the prefetched objects of each log; empty if nothing was prefetched."""
-        return {uuid: PrefetchedLog(ahead, self._since_ms) for uuid, ahead in self._prefetches.items()}
+        return {uuid: PrefetchedLog(prefetch, self._since_ms) for uuid, prefetch in self._prefetches.items()}
 
 
 def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) -> dict[str, PrefetchedLog]:
@@ -138,18 +138,18 @@ def prefetch_logs(storage: Storage, world: World, table_uuids: Iterable[str]) ->
 
 
 def load_start_state(
-    storage: Storage, table_uuid: str, at_least: int, ahead: Prefetch
+    storage: Storage, table_uuid: str, at_least: int, prefetch: Prefetch
 ) -> tuple[Checkpoint | None, Sequence[CorruptDataError | FormatVersionError]]:
     """Return the checkpoint to start at: the state in the hint, or the result of `find_checkpoint`.
 
     The low watermarks after `Checkpoint.watermark_index` are read together with the next records.
     """
-    hint = read_hint(ahead, table_uuid)
-    held = _load_hinted_checkpoint(ahead, table_uuid, hint, at_least)
+    hint = read_hint(prefetch, table_uuid)
+    held = _load_hinted_checkpoint(prefetch, table_uuid, hint, at_least)
     if held is not None:
         return held, ()
-    checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, ahead=ahead, hint=hint)
-    ahead.join(next_watermark_keys(table_uuid, checkpoint.watermark_index if checkpoint is not None else 0))
+    checkpoint, damaged = find_checkpoint(storage, table_uuid, at_least=at_least, prefetch=prefetch, hint=hint)
+    prefetch.join(next_watermark_keys(table_uuid, checkpoint.watermark_index if checkpoint is not None else 0))
     return checkpoint, damaged
 
 
@@ -168,38 +168,38 @@ def _keys_to_open(table_uuid: str, hint: bytes, held: Checkpoint | None, num_fir
     ]
 
 
-def _load_hinted_checkpoint(ahead: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
+def _load_hinted_checkpoint(prefetch: Prefetch, table_uuid: str, hint: bytes, at_least: int) -> Checkpoint | None:
     """Return the state in the hint if it is at record ``at_least`` or later, and the log has its last record."""
     held = read_hinted_state(hint, table_uuid)
     if held is None or held.state.version < at_least:
         return None
     key = commit_key(table_uuid, held.state.version)
-    if not ahead.has(key):  # if it has, the key was prefetched together with other logs
-        ahead.expect(_keys_to_open(table_uuid, hint, held, _AFTER_HINT)[0])
+    if not prefetch.has(key):  # if it has, the key was prefetched together with other logs
+        prefetch.expect(_keys_to_open(table_uuid, hint, held, _AFTER_HINT)[0])
     with suppress(ObjectNotFoundError, CorruptDataError, FormatVersionError):
-        if decode_attempt(ahead.read(key), key) == held.state.attempt:
+        if decode_attempt(prefetch.read(key), key) == held.state.attempt:
             return held
     logger.warning("the state in the hint of %s differs from its log at record %d", table_uuid, held.state.version)
     return None
 
 
-def find_later_checkpoint(ahead: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
+def find_later_checkpoint(prefetch: Prefetch, table_uuid: str, num_new: int, version: int) -> Checkpoint | None:
     """Return a checkpoint far after record ``version``, the last of ``num_new`` new records; None to keep reading."""
-    if not ahead.is_useful or num_new > SKIP_AHEAD_AFTER:
+    if not prefetch.is_useful or num_new > SKIP_AHEAD_AFTER:
         return None
     if num_new == _READ_HINT_AFTER:
-        ahead.join([checkpoint_hint_key(table_uuid)])
+        prefetch.join([checkpoint_hint_key(table_uuid)])
     if num_new < SKIP_AHEAD_AFTER:
         return None
-    hint = read_hint(ahead, table_uuid) if ahead.has(checkpoint_hint_key(table_uuid)) else b""
-    if (held := _load_hinted_checkpoint(ahead, table_uuid, hint, version + SKIP_AHEAD_MIN)) is not None:
+    hint = read_hint(prefetch, table_uuid) if prefetch.has(checkpoint_hint_key(table_uuid)) else b""
+    if (held := _load_hinted_checkpoint(prefetch, table_uuid, hint, version + SKIP_AHEAD_MIN)) is not None:
         return held
     number = parse_hint(hint)
     if number is None or number < version + SKIP_AHEAD_MIN:
         return None
-    ahead.expect(key for keys in keys_to_open(table_uuid, number, ahead.first) for key in keys)
+    prefetch.expect(key for keys in keys_to_open(table_uuid, number, prefetch.first) for key in keys)
     try:
-        return load_checkpoint(ahead.storage, table_uuid, number, ahead)
+        return load_checkpoint(prefetch.storage, table_uuid, number, prefetch)
     except (CorruptDataError, FormatVersionError, ObjectNotFoundError) as error:
         logger.warning("a checkpoint is skipped: %s", error)
         return None

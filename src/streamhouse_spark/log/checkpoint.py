@@ -35,7 +35,7 @@ from streamhouse_spark.log import actions as act
 from streamhouse_spark.log import transactions as writers
 from streamhouse_spark.log.actions import NO_ARCHIVE, Archive, Payload
 from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
-from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.framing import decode_frame, encode_frame, translate_field_errors
 from streamhouse_spark.log.history_index import ConsumerPosition, HistoryIndex, HistoryPoint
 from streamhouse_spark.log.state import (
     NO_DROPPED_ROWS,
@@ -52,7 +52,7 @@ from streamhouse_spark.schema.evolution import SchemaChange
 from streamhouse_spark.schema.partitioning import FormerPartitioning
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, ReadsMany
+from streamhouse_spark.storage.prefetch import WINDOW, Prefetch, SupportsBatchReads
 from streamhouse_spark.storage.put_if_absent import ensure_stored
 
 
@@ -255,12 +255,12 @@ def write_hint(
 
 def _put_hint(storage: Storage, state: TableState, named: int, data: bytes) -> None:
     # Older versions of this package treat a hint with a state as no hint, and list the checkpoints.
-    is_held = isinstance(storage, ReadsMany) and len(data) <= HINT_BYTES_MAX
+    is_held = isinstance(storage, SupportsBatchReads) and len(data) <= HINT_BYTES_MAX
     text = str(named).encode() + (b"\n" + data if is_held else b"")
     storage.put(checkpoint_hint_key(state.table_uuid), text)
 
 
-class Checkpointing:
+class CheckpointWriter:
     """Stores checkpoints and hints of one log after commits. It tracks the latest checkpoint that the process knows."""
 
     def __init__(self, storage: Storage) -> None:
@@ -273,7 +273,9 @@ class Checkpointing:
     def store_if_due(self, state: TableState, watermark_index: int, low_watermark: int) -> None:
         if state.version - self._newest >= CHECKPOINT_INTERVAL:
             self.store(state, watermark_index, low_watermark)
-        elif isinstance(self._storage, ReadsMany) and (state.version % HINT_EVERY == 0 or state.version == HINT_FIRST):
+        elif isinstance(self._storage, SupportsBatchReads) and (
+            state.version % HINT_EVERY == 0 or state.version == HINT_FIRST
+        ):
             with log_post_commit_errors(logger, f"hint {state.version}", state.name):
                 write_hint(
                     self._storage, state, self._newest, watermark_index=watermark_index, low_watermark=low_watermark
@@ -344,16 +346,16 @@ def read_checkpoint(storage: Storage, table_uuid: str, number: int) -> TableStat
     return load_checkpoint(storage, table_uuid, number).state
 
 
-def load_checkpoint(storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None) -> Checkpoint:
+def load_checkpoint(storage: Storage, table_uuid: str, number: int, prefetch: Prefetch | None = None) -> Checkpoint:
     key = checkpoint_key(table_uuid, number)
     return _decode_checkpoint(
-        storage.read(key) if ahead is None else ahead.read(key), table_uuid, number, url_of(storage, key)
+        storage.read(key) if prefetch is None else prefetch.read(key), table_uuid, number, url_of(storage, key)
     )
 
 
 def _decode_checkpoint(data: bytes, table_uuid: str, number: int | None, where: str) -> Checkpoint:
     frame = decode_frame("checkpoint", data, where, newest=NEWEST_VERSION)
-    with decoding_fields("checkpoint", where):
+    with translate_field_errors("checkpoint", where):
         state = state_from_json(frame.header, frame.payload)
     if number not in (None, state.version) or state.table_uuid != table_uuid:
         raise CorruptDataError(f"checkpoint {where} is of another table or record; delete this file")
@@ -389,20 +391,20 @@ def read_latest_checkpoint(storage: Storage, table_uuid: str, *, at_least: int =
 
 
 def find_checkpoint(
-    storage: Storage, table_uuid: str, *, at_least: int = 0, ahead: Prefetch | None = None, hint: bytes | None = None
+    storage: Storage, table_uuid: str, *, at_least: int = 0, prefetch: Prefetch | None = None, hint: bytes | None = None
 ) -> tuple[Checkpoint | None, list[CorruptDataError | FormatVersionError]]:
     """Find a recent checkpoint, at record ``at_least`` or later. Also return the errors of skipped checkpoints.
 
     Returns None if the log must be read from record 1. The checkpoint in the hint is tried first; pass ``hint`` if the
     caller has read it. A checkpoint that is damaged, or has a newer format, is skipped and logged: the records after an
-    older checkpoint lead to the same state. With ``ahead``, the hinted checkpoint and the records after it are
+    older checkpoint lead to the same state. With ``prefetch``, the hinted checkpoint and the records after it are
     prefetched together. Without a hint the first records are prefetched. If these are all records, nothing is listed.
     """
     passed: dict[int, CorruptDataError | FormatVersionError] = {}
 
     def usable(number: int) -> Checkpoint | None:
         try:
-            return load_checkpoint(storage, table_uuid, number, ahead) if number not in passed else None
+            return load_checkpoint(storage, table_uuid, number, prefetch) if number not in passed else None
         except (CorruptDataError, FormatVersionError) as error:
             logger.warning("a checkpoint is skipped: %s", error)
             passed[number] = error
@@ -411,14 +413,14 @@ def find_checkpoint(
         return None
 
     hinted = parse_hint(read_hint(storage, table_uuid) if hint is None else hint)
-    if ahead is not None and ahead.is_useful:
-        first, remaining = keys_to_open(table_uuid, hinted, ahead.first)
-        ahead.expect(first)
+    if prefetch is not None and prefetch.is_useful:
+        first, remaining = keys_to_open(table_uuid, hinted, prefetch.first)
+        prefetch.expect(first)
         records = [*first[1:], *remaining]
-        if hinted is None and at_least <= 1 and not ahead.is_known_absent(records[0]):
-            if not ahead.is_known_absent(first[-1]):
-                ahead.expect(remaining)
-            if ahead.is_known_absent(records[-1]) or not ahead.has(records[-1]):
+        if hinted is None and at_least <= 1 and not prefetch.is_known_absent(records[0]):
+            if not prefetch.is_known_absent(first[-1]):
+                prefetch.expect(remaining)
+            if prefetch.is_known_absent(records[-1]) or not prefetch.has(records[-1]):
                 return None, []
     if hinted is not None and hinted >= at_least and (checkpoint := usable(hinted)) is not None:
         return checkpoint, []

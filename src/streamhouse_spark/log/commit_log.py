@@ -45,7 +45,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Action
 from streamhouse_spark.log.bootstrap import PrefetchedLog, find_later_checkpoint, load_start_state
-from streamhouse_spark.log.checkpoint import Checkpoint, Checkpointing, no_checkpoint_error
+from streamhouse_spark.log.checkpoint import Checkpoint, CheckpointWriter, no_checkpoint_error
 from streamhouse_spark.log.commit_validation import find_stored_transaction, require_actions_allowed
 from streamhouse_spark.log.group_commit import (
     CommitQueue,
@@ -56,7 +56,7 @@ from streamhouse_spark.log.group_commit import (
     error_for_attempt,
     results_of_record,
 )
-from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, out_of_mixed
+from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation, mixed_history_remedy
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.object_existence import list_staged_uuids, must_check_stored, require_stored
 from streamhouse_spark.log.record import (
@@ -65,10 +65,10 @@ from streamhouse_spark.log.record import (
     RecordBody,
     encode_record,
     has_record,
+    iter_records,
     next_record_time,
     read_attempt,
     read_record,
-    records_from,
     starts_with_attempt,
 )
 from streamhouse_spark.log.state import TableState, fold
@@ -109,7 +109,7 @@ class CommitLog:
         self._low_watermark = 0
         self._watermark_index = 0
         self._watermark_checked_ms = since_ms
-        self._checkpointing = Checkpointing(storage)
+        self._checkpointing = CheckpointWriter(storage)
         self._recent_rows = self._read_rows = RecentRows()
         self._damaged_checkpoints: Sequence[StreamhouseError] = ()
         self._history_checked_ms = since_ms
@@ -412,7 +412,7 @@ class CommitLog:
             if encoded.manifest is not None:
                 ensure_stored(self._storage, manifest_key(self._table_uuid, manifest_uuid), encoded.manifest)
         except StorageError as error:
-            result = slot.look(error)  # an earlier put of this attempt may have been stored
+            result = slot.read_back(error)  # an earlier put of this attempt may have been stored
         else:
             result = slot.take(encoded.data)
         require_known_outcome(record, result, self._storage.url)
@@ -452,11 +452,11 @@ class CommitLog:
         """
         if self._low_watermark >= DROPPED_WATERMARK:
             return HistoryRelation.OTHER
-        ahead = Prefetch(self._storage)
+        prefetch = Prefetch(self._storage)
         try:
-            following, _ = read_record(self._storage, self._table_uuid, stored.number + 1, ahead)
+            following, _ = read_record(self._storage, self._table_uuid, stored.number + 1, prefetch)
         except ObjectNotFoundError:
-            checkpoint, _ = load_start_state(self._storage, self._table_uuid, self._low_watermark - 1, ahead)
+            checkpoint, _ = load_start_state(self._storage, self._table_uuid, self._low_watermark - 1, prefetch)
             mark = HistoryPoint(stored.number, stored.attempt)
             return HistoryRelation.UNKNOWN if checkpoint is None else checkpoint.state.anchors.relation(mark)
         if following.after is None:
@@ -498,21 +498,21 @@ class CommitLog:
         """Advance the state to the tail and return it; None if needed records may have been deleted."""
         is_opening = self._state is None
         prefetched = self._prefetched or PrefetchedLog(Prefetch(self._storage), self._world.clock.boot_ms())
-        self._prefetched, ahead = None, prefetched.ahead
-        start = self._state or self._load_start(ahead)
+        self._prefetched, prefetch = None, prefetched.prefetch
+        start = self._state or self._load_start(prefetch)
         read_from = start.version + 1 if start is not None else 1
         own_results: dict[str, CommitResult] = {}
         damage: CorruptDataError | None = None
         state, self._read_rows = start, RecentRows()
         try:
-            state = self._fold_to_tail(start, own_results, ahead, None if is_opening else at_most)
+            state = self._fold_to_tail(start, own_results, prefetch, None if is_opening else at_most)
         except CorruptDataError as error:
             damage = error
         if not is_opening and start is not None and state is start:
             # Before the low watermark is compared, because this may read it.
             self._require_same_history(start, is_certain=must_check_history or damage is not None)
         if is_opening and state is not None:
-            ahead.expect([commit_key(self._table_uuid, state.version + 2)])
+            prefetch.expect([commit_key(self._table_uuid, state.version + 2)])
         if not self._may_trust_records_from(read_from, prefetched if is_opening else None):
             return None
         if damage is not None:
@@ -522,19 +522,19 @@ class CommitLog:
                 f"table {self._table_uuid} has no commit log under {self._storage.url}; was it deleted?",
             )
         if is_opening:
-            state = self._require_no_gap(state, own_results, ahead)
+            state = self._require_no_gap(state, own_results, prefetch)
         if state is not start:
             self._history_checked_ms = self._world.clock.boot_ms()
         self._queue.mark_races_checked()
         self._queue.set_stored_results(own_results)
-        self._state, self._recent_rows = state, self._recent_rows.before(self._read_rows)
+        self._state, self._recent_rows = state, self._recent_rows.with_newer(self._read_rows)
         return state
 
-    def _load_start(self, ahead: Prefetch) -> TableState | None:
+    def _load_start(self, prefetch: Prefetch) -> TableState | None:
         """Return the state of the latest checkpoint; None to read from the first record."""
         self._queue.fail_unresolved(self._storage.url)
         checkpoint, self._damaged_checkpoints = load_start_state(
-            self._storage, self._table_uuid, self._low_watermark - 1, ahead
+            self._storage, self._table_uuid, self._low_watermark - 1, prefetch
         )
         return self._adopt_checkpoint(checkpoint) if checkpoint is not None else None
 
@@ -549,7 +549,7 @@ class CommitLog:
         self,
         state: TableState | None,
         own_results: dict[str, CommitResult],
-        ahead: Prefetch,
+        prefetch: Prefetch,
         at_most: int | None = None,
     ) -> TableState | None:
         """Return the state at the tail, and add the results of this process's queued attempts to ``own_results``.
@@ -557,26 +557,30 @@ class CommitLog:
         A process that lags far behind the tail continues at a later checkpoint instead of reading every record.
         """
         previous, number = self._state, state.version + 1 if state is not None else 1
-        for record in records_from(
-            ahead, self._table_uuid, number, self._read_rows if ahead.is_useful else None, at_most
+        for record in iter_records(
+            prefetch, self._table_uuid, number, self._read_rows if prefetch.is_useful else None, at_most
         ):
             before, state = state, fold(state, record)
             if before is not None and any(part.attempt in self._queue for part in record.attempts):
                 own_results.update(results_of_record(before, state, record))
             if previous is not None:  # the record of an own attempt is never skipped: it is the next one
-                later = find_later_checkpoint(ahead, self._table_uuid, state.version - previous.version, state.version)
+                later = find_later_checkpoint(
+                    prefetch, self._table_uuid, state.version - previous.version, state.version
+                )
                 if later is not None:
-                    return self._fold_to_tail(self._adopt_checkpoint(later), own_results, ahead)
+                    return self._fold_to_tail(self._adopt_checkpoint(later), own_results, prefetch)
         return state
 
-    def _require_no_gap(self, state: TableState, own_results: dict[str, CommitResult], ahead: Prefetch) -> TableState:
+    def _require_no_gap(
+        self, state: TableState, own_results: dict[str, CommitResult], prefetch: Prefetch
+    ) -> TableState:
         """Return the state at the tail. Raise `CorruptDataError` if a record is missing and later ones exist."""
-        while has_record(ahead, self._table_uuid, state.version + 2):
+        while has_record(prefetch, self._table_uuid, state.version + 2):
             tail, state = state.version, self._fold_to_tail(state, own_results, Prefetch(self._storage)) or state
             if state.version == tail:
                 raise CorruptDataError(
                     f"{url_of(self._storage, commit_key(self._table_uuid, tail + 1))} is missing although records "
-                    f"follow it; restore this file. {out_of_mixed(self._table_uuid, tail + 1)}",
+                    f"follow it; restore this file. {mixed_history_remedy(self._table_uuid, tail + 1)}",
                 )
         return state
 
@@ -619,13 +623,13 @@ class CommitLog:
         """
         now_ms = self._world.clock.boot_ms()
         if prefetched is not None and now_ms - prefetched.since_ms <= WATERMARK_CHECK_MS:
-            self._read_low_watermark(prefetched.since_ms, prefetched.ahead)
+            self._read_low_watermark(prefetched.since_ms, prefetched.prefetch)
         elif self._state is None or now_ms - self._watermark_checked_ms > WATERMARK_CHECK_MS:
             self.refresh_low_watermark()
         return self._low_watermark <= read_from
 
-    def _read_low_watermark(self, checked_ms: int, ahead: Prefetch | None = None) -> int:
-        index, latest = find_latest_watermark(self._storage, self._table_uuid, self._watermark_index, ahead=ahead)
+    def _read_low_watermark(self, checked_ms: int, prefetch: Prefetch | None = None) -> int:
+        index, latest = find_latest_watermark(self._storage, self._table_uuid, self._watermark_index, prefetch=prefetch)
         if latest is not None:
             self._watermark_index, self._low_watermark = index, max(self._low_watermark, latest.number)
         self._watermark_checked_ms = checked_ms

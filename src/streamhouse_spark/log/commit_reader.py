@@ -71,13 +71,13 @@ def iter_records_backwards(storage: Storage, state: TableState) -> Iterator[Reco
     Each record names the attempt before it. A record that a slow writer put under a deleted number is therefore
     recognised without reading the low watermark.
     """
-    ahead = Prefetch(storage)
+    prefetch = Prefetch(storage)
     expected: str | None = state.attempt
     for number in range(state.version, 0, -1):
         if (state.version - number) % WINDOW == 0:
-            ahead.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
+            prefetch.expect(commit_key(state.table_uuid, n) for n in range(number, max(0, number - WINDOW), -1))
         try:
-            record, _ = read_record(storage, state.table_uuid, number, ahead)
+            record, _ = read_record(storage, state.table_uuid, number, prefetch)
         except ObjectNotFoundError:
             return
         if expected is not None and record.attempt != expected:
@@ -151,7 +151,7 @@ def has_dropped_rows(
     return after.dropped_rows - dropped_rows > sum(runs.num_rows for runs in new)
 
 
-class Deleted(NamedTuple):
+class RecordDeletion(NamedTuple):
     """The rows that one record deleted."""
 
     commit: int
@@ -165,7 +165,7 @@ def has_dropped_adopted_rows(
     before: act.TieredSnapshot | None,
     after: act.TieredSnapshot,
     deleted: Mapping[int, OffsetSet],
-    named: Iterable[Deleted],
+    named: Iterable[RecordDeletion],
 ) -> bool:
     """Return the result of `has_dropped_rows` for a table that adopted a lake table.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark
+from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMetadata
 from streamhouse_spark.core.types import TablePath, Transaction
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -19,7 +19,7 @@ from streamhouse_spark.log import actions as act
 from streamhouse_spark.log.actions import Action, ConfirmDeleted, MarkOrphans, Rename, Tombstone, Undrop
 from streamhouse_spark.log.deletion_vectors import PartitionDropRows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, name_sum
+from streamhouse_spark.log.transactions import REFRESHES, TransactionEntry, hash_name
 from streamhouse_spark.schema.partitioning import SetPartitioning
 
 IN_REAL_TIME: Final = " in real-time mode"
@@ -134,7 +134,7 @@ def find_stored_transaction(state: TableState, transaction: Transaction | None) 
     if transaction.request_key is not None:
         return _find_request_outcome(state, transaction, transaction.request_key)
     entry = state.transactions.get(transaction.app_id)
-    past = state.past_transactions.get(name_sum(transaction.app_id)) if entry is None else None
+    past = state.past_transactions.get(hash_name(transaction.app_id)) if entry is None else None
     if past is not None:
         owners = (transaction.owner, f"{transaction.owner}{IN_REAL_TIME}")
         owner = next((owner for owner in owners if past.is_of(owner)), "another")
@@ -155,10 +155,10 @@ def _find_request_outcome(state: TableState, transaction: Transaction, key: str)
     return TransactionEntry(0, None, entry.commit, entry.offsets, transaction.batch, entry.time_ms)
 
 
-def unsupported_on_branch_error(name: TablePath | str, doing: str) -> InvalidOptionError:
+def unsupported_on_branch_error(name: TablePath | str, operation: str) -> InvalidOptionError:
     return InvalidOptionError(
-        f"{name} is a branch, which supports only reads and writes of rows, not {doing}; use its table, or publish the "
-        "branch first (fast_forward)"
+        f"{name} is a branch, which supports only reads and writes of rows, not {operation}; use its table, or publish "
+        "the branch first (fast_forward)"
     )
 
 
@@ -168,7 +168,7 @@ def _require_allowed_on_branch(state: TableState, actions: Sequence[Action]) -> 
     Raises `CommitConflictError` for rows while the branch is being published, `InvalidOptionError` for actions that
     only a table supports.
     """
-    mark = BranchMark.of_properties(state.properties)
+    mark = BranchMetadata.of_properties(state.properties)
     if mark is None:
         return
     if mark.is_sealed and act.moves_rows(actions):

@@ -22,6 +22,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.log.actions import Action, Replace
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.multi_bucket_writer import create_shared, group_into_objects, pack_by_size
@@ -34,7 +35,6 @@ from streamhouse_spark.log.segments.writer import (
     combine_batches,
     write_file,
 )
-from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Sink, Storage
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
@@ -111,7 +111,7 @@ def _find_runs(segments: Sequence[Segment], is_candidate: Callable[[Segment], bo
             yield tuple(run)
 
 
-def merge(
+def merge_runs(
     log: CommitLog, storage: Storage, world: World, runs: Sequence[CompactionRun], options: SegmentOptions
 ) -> int:
     """Write the merged segments and commit them. Return the number of replaced segments.

@@ -93,7 +93,7 @@ def intersect_rows(rows: Mapping[K, OffsetSet], other_rows: Mapping[K, OffsetSet
     return {key: runs for key, runs in common.items() if runs}
 
 
-def rows_from(rows: Mapping[int, OffsetSet], starts: Mapping[int, int]) -> dict[int, OffsetSet]:
+def select_rows_from(rows: Mapping[int, OffsetSet], starts: Mapping[int, int]) -> dict[int, OffsetSet]:
     """Return the rows per bucket at or above ``starts``, without empty entries. The default start is 0."""
     left = {bucket: runs.within(OffsetRange(starts.get(bucket, 0), _BEYOND)) for bucket, runs in rows.items()}
     return {bucket: runs for bucket, runs in left.items() if runs}
@@ -186,7 +186,9 @@ def unapplied_deletes(
     The snapshot has applied the deletions up to the commit ``applied_through``.
     """
     unapplied = union_deleted_offsets(
-        replace(deletion, rows=rows_from(deletion.rows, offsets)) if deletion.commit <= applied_through else deletion
+        replace(deletion, rows=select_rows_from(deletion.rows, offsets))
+        if deletion.commit <= applied_through
+        else deletion
         for deletion in deletions
     )
     return {bucket: runs for bucket, runs in unapplied.items() if runs}

@@ -77,7 +77,7 @@ def decode_frame(kind: str, data: bytes, where: str, *, newest: int | None = Non
 
 
 @contextmanager
-def decoding_fields(kind: str, where: str) -> Iterator[None]:
+def translate_field_errors(kind: str, where: str) -> Iterator[None]:
     """Raise `CorruptDataError` for a file with a correct checksum but unexpected fields."""
     try:
         yield

@@ -14,7 +14,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.checkpoint import list_checkpoints, read_checkpoint, read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.record import read_record, records_from
+from streamhouse_spark.log.record import iter_records, read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState, find_tag_of_version, fold
 from streamhouse_spark.storage.base import Storage
@@ -68,7 +68,7 @@ def state_with_snapshots(log: CommitLog, storage: Storage, version: int) -> Tabl
         raise _expired_error(log.state, version) from error
 
 
-def find_newest_within(
+def find_latest_state_within(
     log: CommitLog, storage: Storage, newest: TableState, is_within: Callable[[TableState], bool]
 ) -> tuple[TableState | None, TableState]:
     """Return the latest state before ``newest`` for which ``is_within`` is true, and the next state.
@@ -92,7 +92,7 @@ def find_newest_within(
     within = state = base
     first = base.version + 1 if base is not None else 1
     try:
-        for record in records_from(Prefetch(storage), uuid, first):
+        for record in iter_records(Prefetch(storage), uuid, first):
             if record.number >= beyond.version:
                 break
             state = fold(state, record)
@@ -145,7 +145,7 @@ def _expired_error(newest: TableState, version: int) -> SnapshotExpiredError:
     )
 
 
-def require_kept(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
+def require_retained_segments(log: CommitLog, state: TableState, segments: Iterable[Segment]) -> None:
     """Raise `SnapshotExpiredError` unless the segments of an older state are live, or condemned and not yet deleted.
 
     Inline rows are retained until the low watermark is above their record.

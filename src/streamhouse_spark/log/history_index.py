@@ -73,7 +73,7 @@ class HistoryIndex:
         if after is not None and newest is not None and after != newest.attempt:
             raise CorruptDataError(
                 f"record {newest.number + 1} of {table} follows attempt {after}, but record {newest.number} is attempt "
-                f"{newest.attempt}: the log mixes two histories. {out_of_mixed(table_uuid, newest.number + 1)}"
+                f"{newest.attempt}: the log mixes two histories. {mixed_history_remedy(table_uuid, newest.number + 1)}"
             )
 
     def relation(self, mark: HistoryPoint) -> HistoryRelation:
@@ -114,7 +114,7 @@ class ConsumerPosition:
     """See `streamhouse_spark.log.consumers.LogPosition`."""
 
 
-def out_of_mixed(table_uuid: str, number: int) -> str:
+def mixed_history_remedy(table_uuid: str, number: int) -> str:
     """Return the remedy for a log that has another history, or a gap, at record ``number``."""
     return (
         "If the table was restored from a backup while a process continued to write, stop all writers; then restore "

@@ -26,10 +26,10 @@ from streamhouse_spark.core.warehouse_layout import (
     checkpoint_key,
     commit_key,
     commits_prefix,
-    is_placed,
-    location_key,
+    log_location_key,
     manifest_key,
     manifests_prefix,
+    may_have_external_log,
     parse_numbers,
     segments_prefix,
     table_prefix,
@@ -71,7 +71,7 @@ def copy_log(storage: Storage, world: World, old_uuid: str, new_uuid: str) -> No
 
     Raises `CommitConflictError` if the table is written concurrently, `CorruptDataError` if a file is missing.
     """
-    if is_placed(old_uuid):
+    if may_have_external_log(old_uuid):
         _copy_from_outside(storage, world, old_uuid, new_uuid)
         return
     index, watermark = find_latest_watermark(storage, old_uuid)
@@ -100,7 +100,7 @@ def _copy_from_outside(storage: Storage, world: World, old_uuid: str, new_uuid: 
             raise
         return  # an earlier run finished the copy
     _Copy(storage, old_uuid, new_uuid).make(state)
-    storage.delete(location_key(old_uuid))
+    storage.delete(log_location_key(old_uuid))
 
 
 def copy_version(storage: Storage, old_uuid: str, state: TableState) -> None:

@@ -101,11 +101,11 @@ def next_watermark_keys(table_uuid: str, index: int) -> list[str]:
 
 
 def find_latest_watermark(
-    storage: Storage, table_uuid: str, known_index: int = NO_WATERMARK, *, ahead: Prefetch | None = None
+    storage: Storage, table_uuid: str, known_index: int = NO_WATERMARK, *, prefetch: Prefetch | None = None
 ) -> tuple[int, LowWatermark | None]:
     """Return index and content of the latest low watermark above ``known_index``; ``(known_index, None)`` for none.
 
-    Objects in ``ahead`` are as they were when they were prefetched. Without a later low watermark this takes one
+    Objects in ``prefetch`` are as they were when they were prefetched. Without a later low watermark this takes one
     request in a young log and two in an old one; otherwise a few per doubling of the distance. Raises
     `CorruptDataError` if all copies of the latest low watermark are damaged.
     """
@@ -113,7 +113,7 @@ def find_latest_watermark(
 
     def exists(index: int) -> bool:
         try:
-            contents[index] = (ahead or storage).read(watermark_key(table_uuid, index))
+            contents[index] = (prefetch or storage).read(watermark_key(table_uuid, index))
         except ObjectNotFoundError:
             return False
         return True

@@ -46,7 +46,7 @@ class ReadVersion:
     lake_snapshot_id: int | None = field(default=None, compare=False)
     """The state's lake snapshot; None before the first snapshot."""
     lake_mark: str | None = field(default=None, compare=False)
-    """Change-detection mark of the lake snapshot, see `ReplaceableSnapshots.snapshot_identity`."""
+    """Change-detection mark of the lake snapshot, see `SupportsSnapshotReplacement.snapshot_identity`."""
     checked_snapshots: frozenset[int] = field(default=frozenset(), compare=False)
     """Later lake snapshots that are known to have the rows at their offsets. Not serialized."""
 

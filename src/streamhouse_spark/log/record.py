@@ -19,7 +19,7 @@ from streamhouse_spark.core.types import OffsetRange, StreamBatch, Transaction
 from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Action, Create, Payload, action_from_json, action_to_json, without_rows
-from streamhouse_spark.log.framing import Frame, decode_frame, decoding_fields, encode_frame, to_text
+from streamhouse_spark.log.framing import Frame, decode_frame, encode_frame, to_text, translate_field_errors
 from streamhouse_spark.storage.base import Storage, object_exists, url_of
 from streamhouse_spark.storage.prefetch import WINDOW, Prefetch
 
@@ -168,15 +168,15 @@ def _with_actions(header: dict[str, Any], body: RecordBody) -> str:
 
 
 def read_record(
-    storage: Storage, table_uuid: str, number: int, ahead: Prefetch | None = None
+    storage: Storage, table_uuid: str, number: int, prefetch: Prefetch | None = None
 ) -> tuple[Record, memoryview]:
-    """Read a record, and the payload with its inline rows. ``ahead`` may have prefetched the record.
+    """Read a record, and the payload with its inline rows. ``prefetch`` may have prefetched the record.
 
     Raises `ObjectNotFoundError`, and `CorruptDataError` if the record is damaged or of another table.
     """
     key = commit_key(table_uuid, number)
     where = url_of(storage, key)
-    data = storage.read(key) if ahead is None else ahead.read(key)
+    data = storage.read(key) if prefetch is None else prefetch.read(key)
     frame = decode_frame("commit", data, where, newest=GROUP_VERSION)
     header = frame.header
     if header["number"] != number or header["table"] != table_uuid:
@@ -185,9 +185,9 @@ def read_record(
             f"of table {table_uuid}: a file was copied or renamed; restore this file",
         )
     reference = header.get("manifest")
-    with decoding_fields("commit", where):
+    with translate_field_errors("commit", where):
         body = _read_manifest(storage, table_uuid, reference, where) if reference is not None else frame
-    with decoding_fields("commit", where):
+    with translate_field_errors("commit", where):
         transaction = header.get("transaction")
         record = Record(
             number=number,
@@ -226,7 +226,7 @@ class RecentRows:
         while self._bytes > RECENT_BYTES_MAX or len(self._rows) > RECENT_RECORDS_MAX:
             self._bytes -= self._rows.pop(next(iter(self._rows))).nbytes
 
-    def before(self, newer: RecentRows) -> RecentRows:
+    def with_newer(self, newer: RecentRows) -> RecentRows:
         """Return a cache with these entries and those of a ``newer`` cache, within the limits."""
         if not newer._rows:
             return self
@@ -241,8 +241,8 @@ class RecentRows:
         return self._rows.get(number)
 
 
-def records_from(
-    ahead: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
+def iter_records(
+    prefetch: Prefetch, table_uuid: str, number: int, rows: RecentRows | None = None, at_most: int | None = None
 ) -> Iterator[Record]:
     """Yield the records that start at ``number``, up to the first absent record. ``rows`` caches their inline rows.
 
@@ -250,14 +250,14 @@ def records_from(
     records that an opener prefetched, the rest of the window is read together. With ``at_most`` only that many records
     are read, on a remote store in one round trip.
     """
-    window = at_most or (WINDOW - ahead.first if ahead.has(commit_key(table_uuid, number)) else 1)
-    end = number + at_most if at_most is not None and ahead.is_useful else None
+    window = at_most or (WINDOW - prefetch.first if prefetch.has(commit_key(table_uuid, number)) else 1)
+    end = number + at_most if at_most is not None and prefetch.is_useful else None
     while number != end:
-        if not ahead.has(commit_key(table_uuid, number)):
-            ahead.expect(commit_key(table_uuid, number + step) for step in range(window))
+        if not prefetch.has(commit_key(table_uuid, number)):
+            prefetch.expect(commit_key(table_uuid, number + step) for step in range(window))
             window = min(2 * window + 2, WINDOW)
         try:
-            record, payload = read_record(ahead.storage, table_uuid, number, ahead)
+            record, payload = read_record(prefetch.storage, table_uuid, number, prefetch)
         except ObjectNotFoundError:
             return
         if rows is not None:

@@ -1,14 +1,14 @@
-"""Staging and committing of rows: the append path of the log.
+"""Staging of rows, before they are appended to the log.
 
-Staging makes segments durable under uuid names, or holds few rows as bytes for the record. **The commit point** is the
-one record that names all staged rows. Segments that are staged and never committed are orphans; maintenance deletes
-them after the grace period.
+Staging makes segments durable under uuid names, or holds few rows as bytes for the record. The record that
+`log.append_commit` commits names all staged rows. Segments that are staged and never committed are orphans; maintenance
+deletes them after the grace period.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,23 +21,17 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
-from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
-from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.check_constraints import Check, require_constraints
 from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
-from streamhouse_spark.log.actions import Action, Append, Truncate
 from streamhouse_spark.log.bucketing import row_buckets
-from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.commit_validation import require_not_dropped
-from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.segments.multi_bucket_writer import (
+    BucketSegmentWriter,
     Part,
-    SegmentStream,
     group_into_objects,
-    stage_group,
-    stage_streams,
+    stage_bucket_segments,
+    stage_shared_object,
 )
 from streamhouse_spark.log.segments.writer import (
     BATCH_ROWS_MAX,
@@ -46,12 +40,7 @@ from streamhouse_spark.log.segments.writer import (
     combine_batches,
     stage_inline,
 )
-from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import written_ranges
-from streamhouse_spark.schema.defaults import same_defaults
-from streamhouse_spark.schema.evolution import is_same_column
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
-from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 
 INLINE_BYTES_MAX = 256 << 10
@@ -61,7 +50,6 @@ INLINE_BUCKETS = 256
 per bucket. The record's manifest then holds the rows.
 """
 SEGMENT_BYTES_MAX = 256 << 20
-STAGED_AGE_MS_MAX = 12 * 3600 * 1000
 PARALLEL_BYTES_MIN = 32 << 20
 WRITERS = 2
 """Objects that are written concurrently."""
@@ -171,67 +159,69 @@ class RowStager:
         if rows.num_rows and rows.nbytes <= self._inline_bytes_max:
             staged = [stage_inline(part, bucket, self._options) for bucket, part in self._route_rows(rows)]
             if sum(len(s.inline_rows or b"") for s in staged) > self._inline_bytes_max:
-                staged = self._as_objects(rows)
+                staged = self._write_objects(rows)
         else:
-            staged = self._as_objects(rows)
+            staged = self._write_objects(rows)
         if num_updated:
-            staged = _with_updated(staged, self._counts(rows.slice(0, num_updated)))
+            staged = _with_updated(staged, self._count_rows_per_bucket(rows.slice(0, num_updated)))
         return StagedRows(self._table_uuid, self._options.schema_id, tuple(staged), staged_ms, missing, self._checks)
 
     def fill_generated(self, rows: pa.Table) -> pa.Table:
         """Return the rows with the values of generated columns. Raises the errors of `fill_generated_columns`."""
         return fill_generated_columns(self._generated, rows, self._table)
 
-    def _counts(self, rows: pa.Table) -> dict[int, int]:
+    def _count_rows_per_bucket(self, rows: pa.Table) -> dict[int, int]:
         """Return an upper bound on the number of these rows per bucket. It is exact with a bucket key."""
         routing = self._routing
         if not routing.bucket_key:
             return dict.fromkeys(range(routing.num_buckets), rows.num_rows)
         counts = np.zeros(routing.num_buckets, np.int64)
-        for step in self._steps(rows, SEGMENT_BYTES_MAX):
+        for step in self._slice_rows(rows, SEGMENT_BYTES_MAX):
             batch = combine_batches(step)
             key = [batch.column(name) for name in routing.bucket_key]
             buckets = row_buckets(key, routing.num_buckets, routing.lake_format)
             counts += np.bincount(buckets, minlength=routing.num_buckets)
         return dict(enumerate(counts.tolist()))
 
-    def _as_objects(self, rows: pa.Table) -> list[StagedSegment]:
+    def _write_objects(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments. The rows of a bucket keep their order."""
         is_large = rows.nbytes >= PARALLEL_BYTES_MIN
         if is_large and self._routing.bucket_key and self._routing.num_buckets in FEW_BUCKETS:
-            return self._as_streams(rows)
+            return self._write_bucket_segments(rows)
         parts = ((bucket, part) for piece in _cut_pieces(rows) for bucket, part in self._route_rows(piece))
         groups = group_into_objects(enumerate(parts), lambda numbered: numbered[1][1].nbytes)
         staged: dict[int, StagedSegment] = {}
         named_groups = ((group, self._world.ids.new_uuid()) for group in groups)
         if not is_large:
             for named_group in named_groups:
-                staged |= self._as_object(named_group)
+                staged |= self._write_object(named_group)
         else:  # while one object is uploaded, the rows of the next are sorted and written
             with ThreadPoolExecutor(WRITERS, thread_name_prefix="streamhouse-stage") as pool:
-                for segments in map_with_prefetch(pool, self._as_object, named_groups, num_ahead=WRITERS - 1):
+                for segments in map_with_prefetch(pool, self._write_object, named_groups, num_ahead=WRITERS - 1):
                     staged |= segments
         return [staged[number] for number in sorted(staged)]
 
-    def _as_streams(self, rows: pa.Table) -> list[StagedSegment]:
+    def _write_bucket_segments(self, rows: pa.Table) -> list[StagedSegment]:
         """Write the rows as segments of few buckets. Each segment grows while more rows are sorted by bucket."""
 
-        def open_stream(bucket: int) -> SegmentStream:
+        def open_stream(bucket: int) -> BucketSegmentWriter:
             uuid, bytes_max = self._world.ids.new_uuid(), SEGMENT_BYTES_MAX
-            return SegmentStream(self._storage, self._table_uuid, uuid, bucket, rows.schema, self._options, bytes_max)
+            return BucketSegmentWriter(
+                self._storage, self._table_uuid, uuid, bucket, rows.schema, self._options, bytes_max
+            )
 
         with ThreadPoolExecutor(CUTTERS, thread_name_prefix="streamhouse-cut") as pool:
             steps = map_with_prefetch(
-                pool, partial(_sort_by_bucket, self._routing), self._steps(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
+                pool, partial(_sort_by_bucket, self._routing), self._slice_rows(rows, STEP_BYTES_MAX), num_ahead=CUTTERS
             )
-            return stage_streams(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
+            return stage_bucket_segments(steps, open_stream, SEGMENT_BYTES_MAX // self._routing.num_buckets)
 
-    def _as_object(
+    def _write_object(
         self, named_group: tuple[Sequence[tuple[int, tuple[int, pa.Table]]], str]
     ) -> dict[int, StagedSegment]:
         """Write a group's segments to the object with this uuid, and return the segments by their number."""
         group, uuid = named_group
-        staged = stage_group(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
+        staged = stage_shared_object(self._storage, self._table_uuid, uuid, [part for _, part in group], self._options)
         return {number: segment for (number, _), segment in zip(group, staged, strict=True)}
 
     def _route_rows(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -244,12 +234,12 @@ class RowStager:
             yield self._sticky, rows
         else:
             parts: dict[int, list[pa.RecordBatch]] = {}
-            for step in self._steps(rows, SEGMENT_BYTES_MAX):
+            for step in self._slice_rows(rows, SEGMENT_BYTES_MAX):
                 for bucket, part in _sort_by_bucket(routing, step):
                     parts.setdefault(bucket, []).append(part)
             yield from ((bucket, pa.Table.from_batches(batches)) for bucket, batches in sorted(parts.items()))
 
-    def _steps(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
+    def _slice_rows(self, rows: pa.Table, bytes_max: int) -> Iterator[pa.Table]:
         """Cut rows into slices with just under a full batch per bucket, and at most ``bytes_max``."""
         step_rows = (BATCH_ROWS_MAX - BATCH_ROWS_MAX // 8) * self._routing.num_buckets
         for start in range(0, rows.num_rows, step_rows):
@@ -299,151 +289,3 @@ def merge_staged_rows(staged: Iterable[StagedRows]) -> StagedRows:
     missing = frozenset[int]().union(*(p.missing for p in parts))
     checks = tuple(check for check in first.checks if all(check in p.checks for p in parts))
     return StagedRows(first.table_uuid, first.schema_id, segments, min(p.staged_ms for p in parts), missing, checks)
-
-
-Require = Callable[[TableState], None]
-"""Raises if the rows must not be committed on top of a state."""
-Removing = Callable[[TableState], Sequence[Action]]
-"""Returns the actions that delete rows of a state before rows are added. Every attempt calls it."""
-
-
-def commit_staged(
-    log: CommitLog,
-    staged: StagedRows,
-    *,
-    transaction: Transaction | None = None,
-    overwrite: bool = False,
-    removing: Removing | None = None,
-    require: Require | None = None,
-) -> tuple[BucketOffsets, CommitResult]:
-    """Commit staged rows as one record, and return their offsets.
-
-    With ``overwrite`` the record first truncates the table; with ``removing`` it first deletes the rows of these
-    actions. ``require`` is called with the state before the record, in each attempt. A transaction that is already
-    stored writes nothing and returns the offsets of its first commit, after ``require`` was called with the latest
-    state. A transaction without rows is committed too, so that its version is stored.
-    """
-
-    def plan_append(state: TableState, time_ms: int) -> Sequence[Action]:
-        require_not_dropped(state)  # also if there is nothing to append
-        if require is not None:
-            require(state)
-        truncates = make_truncate_actions(state) if overwrite else ()
-        added: tuple[Action, ...] = ()
-        if staged.segments or transaction is not None:
-            added = (make_append_action(state, staged, time_ms, ends_after(state, truncates)),)
-        return (*(truncates if removing is None else removing(state)), *added)
-
-    is_shared = not overwrite and removing is None
-    result = log.commit(plan_append, transaction=transaction, staged_ms=staged.staged_ms, is_shared=is_shared)
-    if result.duplicate_of is not None and require is not None:
-        require(result.state)
-    return offsets_of_commit(result), result
-
-
-def offsets_of_commit(result: CommitResult) -> BucketOffsets:
-    """Return the offsets that an attempt wrote, or that its transaction wrote before."""
-    if result.duplicate_of is not None:
-        return BucketOffsets(result.duplicate_of.offsets)
-    if result.ends is not None:
-        return BucketOffsets(written_ranges(result.ends))
-    before, after = result.before.buckets, result.state.buckets
-    written = {b: OffsetRange(max(before[b].end, log.start), log.end) for b, log in after.items()}
-    return BucketOffsets({b: r for b, r in written.items() if r})
-
-
-def make_truncate_actions(state: TableState) -> tuple[Truncate, ...]:
-    """Return the actions that empty the table; none if no row was appended since it was created or last truncated.
-
-    If all rows are those of an adopted lake, which have no offsets, each bucket skips one offset. The truncation is
-    then visible in the first offsets.
-    """
-    if state.has_adopted_rows_alone:
-        return (Truncate({bucket: end + 1 for bucket, end in state.ends.items()}),)
-    return () if state.begins_at(state.ends) else (Truncate(state.ends),)
-
-
-def ends_after(state: TableState, truncation: Sequence[Truncate]) -> dict[int, int]:
-    """Return the bucket ends after the result of `make_truncate_actions` for the state."""
-    return dict(truncation[0].offsets) if truncation else state.ends
-
-
-def make_append_action(
-    state: TableState, staged: StagedRows, time_ms: int, ends: dict[int, int] | None = None
-) -> Append:
-    """Return the action that appends staged rows at the ends of a state, or at the given ``ends``.
-
-    Raises `CommitConflictError` for rows that the table does not accept, or no longer accepts.
-    """
-    _require_valid(state, staged, time_ms)
-    ends = state.ends if ends is None else ends
-    placed = []
-    for piece in staged.segments:
-        bucket = piece.segment.bucket
-        placed.append(piece.segment.placed(ends[bucket], state.version + 1, time_ms))
-        ends[bucket] += piece.segment.num_rows
-    return Append(tuple(placed), tuple(s.inline_rows for s in staged.segments))
-
-
-def _require_valid(state: TableState, staged: StagedRows, now_ms: int) -> None:
-    """Raise `CommitConflictError` for staged rows that the table does not accept, or no longer accepts."""
-    if state.primary_key:
-        raise CommitConflictError(
-            f"cannot append to {state.name}: it has a primary key; nothing was written, upsert the rows"
-        )
-    if staged.table_uuid != state.table_uuid:
-        raise CommitConflictError(
-            f"rows were staged for table {staged.table_uuid}, but {state.name} is now {state.table_uuid}: it was "
-            "dropped and created again; nothing was written, write the rows again",
-        )
-    for schema_id in {s.segment.schema_id for s in staged.segments} - {state.schema_id}:
-        written = state.schemas[schema_id]
-        if not has_same_meaning(written, state.schema) or not same_defaults(written, state.schema, staged.missing):
-            raise schema_changed_error(state)
-    if staged.segments and not {(c.name, c.text) for c in state.parsed.checks} <= {
-        (c.name, c.text) for c in staged.checks
-    }:
-        raise CommitConflictError(
-            f"{state.name}: a constraint was added while rows were staged; nothing was written, write them again"
-        )
-    if staged.segments and not is_retained(state, (s.segment.uuid for s in staged.segments), staged.staged_ms, now_ms):
-        age_ms = now_ms - staged.staged_ms
-        raise CommitConflictError(
-            f"{state.name}: rows were staged {age_ms} ms ago, and maintenance may have deleted them since; nothing was "
-            "written, write them again",
-        )
-
-
-def is_retained(state: TableState, segments: Iterable[str | None], staged_ms: int, now_ms: int) -> bool:
-    """Return whether segments of these uuids, staged at ``staged_ms`` and never committed, cannot have been deleted.
-
-    Maintenance condemns orphans in the log before it deletes them. It removes these log entries only long after the
-    segments are rejected for their age. Every attempt must check this, because its process may have been suspended.
-    """
-    if now_ms - staged_ms > STAGED_AGE_MS_MAX:
-        return False
-    return not any(uuid and segment_key(state.table_uuid, uuid) in state.condemned for uuid in segments)
-
-
-def schema_changed_error(state: TableState) -> CommitConflictError:
-    """Return the error for staged rows whose columns changed concurrently."""
-    return CommitConflictError(
-        f"{state.name}: its columns were renamed or dropped while rows were staged, or have other defaults now; "
-        f"nothing was written, write the rows again with its columns {', '.join(state.schema.names)}",
-    )
-
-
-def has_same_meaning(written: TableSchema, current: TableSchema) -> bool:
-    """Return whether rows that were staged with an older schema are valid for the ``current`` schema.
-
-    Input columns match by name, so each name must still denote its column, with the same or a wider type.
-    """
-    current_columns = {c.id: c for c in current.columns}
-    for before in written.columns:
-        column = current_columns.get(before.id)
-        if column is None or not is_same_column(before, column):
-            return False
-        if before.nullable and not column.nullable:
-            return False
-    written_ids = {c.id for c in written.columns}
-    return all(column.nullable for column in current.columns if column.id not in written_ids)

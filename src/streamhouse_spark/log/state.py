@@ -28,7 +28,7 @@ from streamhouse_spark.log.deletion_vectors import (
     Deletions,
     PartitionDropRows,
     count_rows,
-    rows_from,
+    select_rows_from,
     unapplied_deletes,
     unapplied_file_deletes,
     union_deleted_file_rows,
@@ -169,7 +169,7 @@ class TableState:
     tags: Tags = field(default_factory=dict)
     """Name → version that is retained until the tag is dropped."""
     archive: Archive = NO_ARCHIVE
-    """Changes that outlive the hot log. It may have a gap before the log; see `log.archive.pages.usable_archive`."""
+    """Changes that outlive the hot log, possibly with a gap before it; see `log.archive.pages.find_usable_archive`."""
     expiring: frozenset[int] = frozenset()
     """Lake snapshots that an expiry removes or has removed recently. Tags must not name them."""
     former_lakes: tuple[str, ...] = ()
@@ -436,7 +436,7 @@ def _apply(state: TableState, action: Action, record: Record) -> TableState:  # 
             past = writers.without_past(state.past_transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.ExpireTransactions(app_ids):
-            past = writers.with_past(state.past_transactions, state.transactions, app_ids)
+            past = writers.with_compacted(state.past_transactions, state.transactions, app_ids)
             return replace(state, transactions=writers.without(state.transactions, app_ids), past_transactions=past)
         case act.CommitConsumerOffset(consumer_id, offsets, history):
             other_consumers = {k: c for k, c in state.consumers.items() if k != consumer_id}
@@ -545,7 +545,7 @@ def _deletions_after_apply(deletions: Deletions, applied_through: int, held: Map
     def after_apply(deletion: Deletion) -> Deletion:
         if deletion.commit > applied_through:
             return deletion
-        rows = rows_from(deletion.rows, held)
+        rows = select_rows_from(deletion.rows, held)
         is_in_lake = deletion.is_in_lake or rows != deletion.rows or bool(deletion.files)
         return replace(deletion, rows=rows, is_in_lake=is_in_lake, files={}, snapshot_id=None)
 
@@ -615,7 +615,7 @@ def _merge_oldest_deletions(state: TableState, deletions: Iterable[Deletion]) ->
 
 def _deletions_from(deletions: Deletions, starts: Mapping[int, int]) -> Deletions:
     """Return the deletions of rows at or above ``starts``. Buckets without a start keep all rows."""
-    left = (replace(deletion, rows=rows_from(deletion.rows, starts)) for deletion in deletions)
+    left = (replace(deletion, rows=select_rows_from(deletion.rows, starts)) for deletion in deletions)
     return Deletions(deletion for deletion in left if deletion.rows or deletion.files or deletion.is_in_lake)
 
 

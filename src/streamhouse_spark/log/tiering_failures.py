@@ -2,7 +2,7 @@
 
 The report is one small object next to the table's log, which the last failing process overwrites. No decision depends
 on it: it may be absent, late, damaged, or without a concurrent entry. Only the log shows which rows are in the lake, so
-a reader compares both (`TieringFailure.is_over`). Failures, and the first success after them, are recorded.
+a reader compares both (`TieringFailure.is_resolved`). Failures, and the first success after them, are recorded.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TieringFailure:
     mended_ms: int | None = None
     """Store time at which the same work succeeded; None if that was not reported."""
 
-    def is_over(self, state: TableState) -> bool:
+    def is_resolved(self, state: TableState) -> bool:
         """Return whether the report or the table's state shows a success after the failure."""
         if self.mended_ms is not None or self.work == "maintenance":
             return self.mended_ms is not None
@@ -63,15 +63,15 @@ class TieringFailure:
         often = f"{self.times:,} times in {_format_span(self.last_ms - self.first_ms)}, " if self.times > 1 else ""
         ago_ms = now_ms - self.last_ms
         text = self.text or f"{self.error}, whose text is in the log of that process"
-        if self.is_over(state):
+        if self.is_resolved(state):
             since = "; it succeeded later"
         else:
             since = "; no service has retried since" if ago_ms > UNTRIED_MS else ""
         return f"failed {often}last {_format_span(ago_ms)} ago on {self.host}: {text}{since}"
 
     def to_json(self, state: TableState) -> dict[str, Any]:
-        """Return the failure for programs; ``over`` is the result of `is_over`."""
-        return {name: getattr(self, name) for name in (*_TEXTS, *_COUNTS)} | {"over": self.is_over(state)}
+        """Return the failure for programs; ``over`` is the result of `is_resolved`."""
+        return {name: getattr(self, name) for name in (*_TEXTS, *_COUNTS)} | {"over": self.is_resolved(state)}
 
 
 def _format_span(duration_ms: int) -> str:
@@ -91,7 +91,7 @@ def describe_failure(
     return TieringFailure(work, type(error).__name__, text, host, rows, 1, now_ms, now_ms, duration_ms)
 
 
-def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> None:
+def record_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> None:
     """Add a failure to the report, or count it with the last failure of its kind. Raises `StorageError`."""
     failures = read_failures(storage, table_uuid)
     newest = failures[0] if failures else None
@@ -101,7 +101,7 @@ def note_failure(storage: Storage, table_uuid: str, failure: TieringFailure) -> 
     _put(storage, table_uuid, [failure, *failures])
 
 
-def note_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> None:
+def record_success(storage: Storage, table_uuid: str, work: Work, now_ms: int) -> None:
     """Mark failures of ``work`` as over. Puts nothing if no failure is reported. Raises `StorageError`."""
     failures = read_failures(storage, table_uuid)
     updated = [replace(f, mended_ms=now_ms) if f.work == work and f.mended_ms is None else f for f in failures]

@@ -6,7 +6,7 @@ Time therefore only decides for how long the offsets can be returned, never whet
 that was suspended for years adds each version once. A compacted writer that writes again gets an entry again.
 
 Three kinds of writers use ids or versions with a meaning: requests with an idempotency key (`RequestKeys`), refreshes
-of views (`Lineage`), and real-time queries (`place_id`).
+of views (`Lineage`), and real-time queries (`make_progress_id`).
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ class CompactedTransaction:
 
     def is_of(self, owner: str | None) -> bool:
         """Return whether ``owner`` may be this writer. An unknown owner matches any writer."""
-        return owner is None or not self.owner_sum or name_sum(owner) == self.owner_sum
+        return owner is None or not self.owner_sum or hash_name(owner) == self.owner_sum
 
 
 Past = Mapping[int, CompactedTransaction]
 """Compacted transactions by the hash of the application id."""
 
 
-def name_sum(name: str | None) -> int:
+def hash_name(name: str | None) -> int:
     """Return a 64-bit hash of a name, never 0; 0 for None."""
     return 0 if name is None else xxhash.xxh3_64_intdigest(name.encode()) or 1
 
 
 def find_stored_version(entries: Mapping[str, TransactionEntry], past: Past, app_id: str) -> int | None:
     """Return the last version stored for an application id; None for an unknown id."""
-    entry = entries.get(app_id) or past.get(name_sum(app_id))
+    entry = entries.get(app_id) or past.get(hash_name(app_id))
     return None if entry is None else entry.version
 
 
-def with_past(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
+def with_compacted(past: Past, entries: Mapping[str, TransactionEntry], app_ids: Collection[str]) -> Past:
     """Return ``past`` with the compacted entries of ``app_ids``."""
-    compacted = {name_sum(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
+    compacted = {hash_name(app_id): entries[app_id] for app_id in app_ids if app_id in entries}
     return {
         **past,
-        **{key: CompactedTransaction(entry.version, name_sum(entry.owner)) for key, entry in compacted.items()},
+        **{key: CompactedTransaction(entry.version, hash_name(entry.owner)) for key, entry in compacted.items()},
     }
 
 
 def without_past(past: Past, app_ids: Collection[str]) -> Past:
-    removed = {name_sum(app_id) for app_id in app_ids}
+    removed = {hash_name(app_id) for app_id in app_ids}
     return past if removed.isdisjoint(past) else {key: entry for key, entry in past.items() if key not in removed}
 
 
@@ -176,21 +176,21 @@ class RequestEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Block:
+class _RequestKeyBlock:
     oldest_ms: int
     newest_ms: int
     entries: Mapping[bytes, bytes]
 
-    def can_merge(self, newer: _Block) -> bool:
+    def can_merge(self, newer: _RequestKeyBlock) -> bool:
         return (
             len(self.entries) <= len(newer.entries)
             and len(self.entries) + len(newer.entries) <= _BLOCK_KEYS_MAX
             and max(self.newest_ms, newer.newest_ms) - min(self.oldest_ms, newer.oldest_ms) <= _BLOCK_SPAN_MS
         )
 
-    def merged(self, newer: _Block) -> _Block:
+    def merged(self, newer: _RequestKeyBlock) -> _RequestKeyBlock:
         oldest, newest = min(self.oldest_ms, newer.oldest_ms), max(self.newest_ms, newer.newest_ms)
-        return _Block(oldest, newest, {**self.entries, **newer.entries})
+        return _RequestKeyBlock(oldest, newest, {**self.entries, **newer.entries})
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class RequestKeys:
     `KEPT_MIN_MS`. Adding a key copies the few latest keys and shares the other blocks.
     """
 
-    blocks: tuple[_Block, ...] = ()
+    blocks: tuple[_RequestKeyBlock, ...] = ()
     """Blocks by ascending time. Blocks of equal size are merged, so that there are few."""
 
     def __len__(self) -> int:
@@ -216,7 +216,10 @@ class RequestKeys:
 
     def with_key(self, digest: str, entry: RequestEntry) -> RequestKeys:
         """Return the keys with a new key, and without the keys that have expired at the new key's time."""
-        blocks = [*self.blocks, _Block(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)})]
+        blocks = [
+            *self.blocks,
+            _RequestKeyBlock(entry.time_ms, entry.time_ms, {bytes.fromhex(digest): _entry_to_bytes(entry)}),
+        ]
         while len(blocks) > 1 and blocks[-2].can_merge(blocks[-1]):
             newer = blocks.pop()
             blocks.append(blocks.pop().merged(newer))
@@ -243,14 +246,14 @@ class RequestKeys:
                 at += _SIZED_KEY.size
                 entries[key] = bytes(data[at : at + size])
                 at += size
-            blocks.append(_Block(oldest_ms, newest_ms, entries))
+            blocks.append(_RequestKeyBlock(oldest_ms, newest_ms, entries))
         return cls(tuple(blocks))
 
 
 NO_REQUEST_KEYS: Final = RequestKeys()
 
 
-def _drop_expired(blocks: list[_Block], now_ms: int) -> Iterator[_Block]:
+def _drop_expired(blocks: list[_RequestKeyBlock], now_ms: int) -> Iterator[_RequestKeyBlock]:
     count = sum(len(block.entries) for block in blocks)
     for block in blocks:
         age_ms = now_ms - block.newest_ms
@@ -347,7 +350,7 @@ def lineage_of(transaction: Transaction | None) -> Lineage | None:
 _PLACE: Final = re.compile(r"(.+)/[0-9a-f]{32}/[0-9]+", re.DOTALL)
 
 
-def place_id(app_id: str, source: str, bucket: int) -> str:
+def make_progress_id(app_id: str, source: str, bucket: int) -> str:
     """Return the id of the transactions that record the progress of a real-time query in a bucket of a source.
 
     The version of the transaction is the offset after the stored rows. Its batch names the last record of the source
@@ -363,12 +366,12 @@ def select_progress_ids(app_ids: Collection[str], progress_ids: Iterable[str]) -
     )
 
 
-def read_at(record: HistoryPoint | None) -> StreamBatch | None:
+def make_progress_batch(record: HistoryPoint | None) -> StreamBatch | None:
     """Return the batch of a progress transaction, which names the last record of the source when rows were read."""
     return StreamBatch(f"{record.number} {record.attempt}") if record is not None else None
 
 
-def record_of(batch: StreamBatch | None) -> HistoryPoint | None:
+def source_record_of(batch: StreamBatch | None) -> HistoryPoint | None:
     """Return the record that the batch of a progress transaction names; None for an older version of this package."""
     if batch is None or batch.fingerprint is None:
         return None

@@ -55,10 +55,10 @@ class BatchLookup:
 
     def require_no_found_column(self, columns: Sequence[str] | None) -> None:
         """Raise `SchemaMismatchError` if the table, created by an older version, has a column named `FOUND`."""
-        shape = self._keyed.keyed_schema()
-        names = (*shape.key_schema.names, *_value_names(shape, columns))
+        keyed_schema = self._keyed.keyed_schema()
+        names = (*keyed_schema.key_schema.names, *_value_names(keyed_schema, columns))
         require_distinct_names(
-            names, [FOUND], f"a lookup in {shape.name}", ", or use lookup_one, or columns= without it"
+            names, [FOUND], f"a lookup in {keyed_schema.name}", ", or use lookup_one, or columns= without it"
         )
 
     def rows(
@@ -72,12 +72,12 @@ class BatchLookup:
     ) -> pa.Table:
         """Look up keys; see `Table.lookup`. The last column shows whether each key was found."""
         state = self.state(max_staleness_ms, at_least)
-        shape = self._keyed.keyed_schema(state)
-        value_names = _value_names(shape, columns)
-        key_rows = self._keyed.keys(keys, shape)
+        keyed_schema = self._keyed.keyed_schema(state)
+        value_names = _value_names(keyed_schema, columns)
+        key_rows = self._keyed.keys(keys, keyed_schema)
         if key_rows.nbytes > arrow_rows.KEYS_BYTES_MAX:
             raise InvalidOptionError(
-                f"a lookup in {shape.name} has {key_rows.nbytes} bytes of keys, expected at most "
+                f"a lookup in {keyed_schema.name} has {key_rows.nbytes} bytes of keys, expected at most "
                 f"{arrow_rows.KEYS_BYTES_MAX}; look up the keys in several calls"
             )
         key_rows = key_rows.combine_chunks()
@@ -85,13 +85,13 @@ class BatchLookup:
             self._keyed.insert_if_absent(key_rows)
             state = self._table.state
 
-        def look(newest: TableState, current_shape: PrimaryKeySchema) -> pa.Table:
-            if current_shape is shape:
-                return self._lookup_keys(newest, current_shape, key_rows, value_names)
+        def look(newest: TableState, current_schema: PrimaryKeySchema) -> pa.Table:
+            if current_schema is keyed_schema:
+                return self._lookup_keys(newest, current_schema, key_rows, value_names)
             keys = pa.Table.from_arrays(
-                key_rows.columns, schema=current_shape.key_schema.arrow
+                key_rows.columns, schema=current_schema.key_schema.arrow
             )  # the key columns may have been renamed
-            return self._lookup_keys(newest, current_shape, keys, _value_names(current_shape, columns))
+            return self._lookup_keys(newest, current_schema, keys, _value_names(current_schema, columns))
 
         return self._retry_unknown_schema(state, look)
 
@@ -105,26 +105,29 @@ class BatchLookup:
     ) -> pa.Table:
         """Look up rows by key prefix; see `Table.prefix_lookup`."""
         state = self.state(max_staleness_ms, at_least)
-        return self._retry_unknown_schema(state, lambda state, shape: self._with_prefix(state, shape, prefix, columns))
+        return self._retry_unknown_schema(
+            state, lambda state, keyed_schema: self._with_prefix(state, keyed_schema, prefix, columns)
+        )
 
     def _with_prefix(
-        self, state: TableState, shape: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
+        self, state: TableState, keyed_schema: PrimaryKeySchema, prefix: Any, columns: Sequence[str] | None
     ) -> pa.Table:
-        projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
-        prefix_row = _prefix_row(shape, prefix)
+        projection = keyed_schema.schema if columns is None else keyed_schema.schema.select(column_names(columns))
+        prefix_row = _prefix_row(keyed_schema, prefix)
         encoded = encode_keys([column.chunk(0) for column in prefix_row.columns])[0].as_py()
         bucket_columns = [
-            self._scan_prefix(state, shape, bucket, encoded) for bucket, _ in _keys_by_bucket(shape, prefix_row)
+            self._scan_prefix(state, keyed_schema, bucket, encoded)
+            for bucket, _ in _keys_by_bucket(keyed_schema, prefix_row)
         ]
         columns_read = [
             arrow_rows.concat_columns((rows[place] for rows in bucket_columns), column.type)
-            for place, column in enumerate(shape.schema.columns)
+            for place, column in enumerate(keyed_schema.schema.columns)
         ]
-        keys = shape.layout.keys(columns_read)
+        keys = keyed_schema.layout.keys(columns_read)
         inside = pc.starts_with(keys, pattern=encoded) if len(keys) else pa.array([], pa.bool_())
         order = np.flatnonzero(inside)[pc.sort_indices(keys.filter(inside)).to_numpy()]
         rows = pa.Table.from_arrays(
-            [arrow_rows.take_values(c, order, distinct=True) for c in columns_read], schema=shape.schema.arrow
+            [arrow_rows.take_values(c, order, distinct=True) for c in columns_read], schema=keyed_schema.schema.arrow
         )
         return rows.select(list(projection.names))
 
@@ -142,31 +145,35 @@ class BatchLookup:
         nulls. Keys may repeat. ``columns`` selects the returned columns; the default is all.
         """
         state = self.state(max_staleness_ms, at_least)
-        return self._retry_unknown_schema(state, lambda state, shape: self._matches(state, shape, keys, columns))
+        return self._retry_unknown_schema(
+            state, lambda state, keyed_schema: self._matches(state, keyed_schema, keys, columns)
+        )
 
     def _matches(
-        self, state: TableState, shape: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
+        self, state: TableState, keyed_schema: PrimaryKeySchema, keys: pa.Table, columns: Sequence[str] | None
     ) -> Matches:
-        projection = shape.schema.columns if columns is None else [shape.schema.column(name) for name in columns]
-        names = shape.key_schema.names[: keys.num_columns]
+        projection = (
+            keyed_schema.schema.columns if columns is None else [keyed_schema.schema.column(name) for name in columns]
+        )
+        names = keyed_schema.key_schema.names[: keys.num_columns]
         if not set(names) <= set(keys.column_names):
             raise SchemaMismatchError(
-                f"keys for {shape.name}: found the columns {', '.join(keys.column_names)}, expected the primary key "
-                f"columns {', '.join(names)}: was a column renamed concurrently? Retry with these names"
+                f"keys for {keyed_schema.name}: found the columns {', '.join(keys.column_names)}, expected the primary "
+                f"key columns {', '.join(names)}: was a column renamed concurrently? Retry with these names"
             )
         keys = keys.select(names).combine_chunks()
         encoded = encode_keys([arrow_rows.combine_chunks(column) for column in keys.columns])
-        find = _match_keys if len(names) == len(shape.key_schema.names) else _match_prefixes
+        find = _match_keys if len(names) == len(keyed_schema.key_schema.names) else _match_prefixes
         parts, values = [np.zeros(0, np.int64)], []
-        for bucket, places in _keys_by_bucket(shape, keys):
+        for bucket, places in _keys_by_bucket(keyed_schema, keys):
             order = places[pc.sort_indices(encoded.take(pa.array(places))).to_numpy()]
-            read = partial(find, shape, encoded.take(pa.array(order)), order)
-            matched_places, bucket_values = self._read(state, shape, bucket, read)
+            read = partial(find, keyed_schema, encoded.take(pa.array(order)), order)
+            matched_places, bucket_values = self._read(state, keyed_schema, bucket, read)
             parts.append(matched_places)
             values += bucket_values
         places = np.concatenate(parts)
         order = np.argsort(places, kind="stable")
-        unpacked, _ = shape.layout.values.unpack_all(values, projection)
+        unpacked, _ = keyed_schema.layout.values.unpack_all(values, projection)
         rows = [arrow_rows.take_values(column, order, distinct=True) for column in unpacked]
         schema = pa.schema([pa.field(column.name, column.type, column.nullable) for column in projection])
         return Matches(places[order], pa.Table.from_arrays(rows, schema=schema))
@@ -235,28 +242,28 @@ class BatchLookup:
         return not (state.dropped or os.access(path, os.F_OK))  # half the time of a failing `stat`
 
     def _lookup_keys(
-        self, state: TableState, shape: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
+        self, state: TableState, keyed_schema: PrimaryKeySchema, key_rows: pa.Table, names: Sequence[str]
     ) -> pa.Table:
-        key_columns = [arrow_rows.combine_chunks(key_rows.column(name)) for name in shape.key_schema.names]
+        key_columns = [arrow_rows.combine_chunks(key_rows.column(name)) for name in keyed_schema.key_schema.names]
         keys = encode_keys(key_columns)
         values: list[bytes | None] = [None] * key_rows.num_rows
         stored = encode_lmdb_keys(keys)
-        for bucket, places in _keys_by_bucket(shape, key_rows):
+        for bucket, places in _keys_by_bucket(keyed_schema, key_rows):
             order = places[pc.sort_indices(keys.take(pa.array(places))).to_numpy()]
             bucket_keys = [stored[place] for place in order.tolist()]
-            bucket_values = self._read(state, shape, bucket, partial(Tablet.find, keys=bucket_keys))
+            bucket_values = self._read(state, keyed_schema, bucket, partial(Tablet.find, keys=bucket_keys))
             for place, value in zip(order.tolist(), bucket_values, strict=True):
                 values[place] = value
-        projection = [shape.schema.column(name) for name in names]
+        projection = [keyed_schema.schema.column(name) for name in names]
         value_fields = [pa.field(column.name, column.type) for column in projection]
-        columns, exists = shape.layout.values.unpack_all(values, projection)
-        schema = pa.schema([*shape.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
+        columns, exists = keyed_schema.layout.values.unpack_all(values, projection)
+        schema = pa.schema([*keyed_schema.key_schema.arrow, *value_fields, pa.field(FOUND, pa.bool_())])
         return pa.Table.from_arrays([*key_columns, *columns, pa.array(exists)], schema=schema)
 
     def _read(
         self,
         state: TableState,
-        shape: PrimaryKeySchema,
+        keyed_schema: PrimaryKeySchema,
         bucket: int,
         read: Callable[[Tablet], tuple[TabletState, _Result]],
     ) -> _Result:
@@ -266,15 +273,15 @@ class BatchLookup:
         """
         storage = self._table.storage
         for _ in range(DAMAGED_MAX):
-            tablet = shape.tablet_of(bucket)
-            catch_up(tablet, shape.layout, storage, state, bucket)
+            tablet = keyed_schema.tablet_of(bucket)
+            catch_up(tablet, keyed_schema.layout, storage, state, bucket)
             extent, values = read(tablet)
             if extent.applied >= state.buckets[bucket].end and self.owns(tablet, extent, state):
                 return values
         raise damaged_tablet_error(state, bucket)
 
     def _scan_prefix(
-        self, state: TableState, shape: PrimaryKeySchema, bucket: int, prefix: bytes
+        self, state: TableState, keyed_schema: PrimaryKeySchema, bucket: int, prefix: bytes
     ) -> Sequence[pa.ChunkedArray]:
         """Return the bucket's rows whose stored keys start with the prefix, and possibly other rows."""
 
@@ -283,7 +290,7 @@ class BatchLookup:
             extent = tablet.scan(lambda items: values.extend(value for _, value in items), encode_lmdb_prefix(prefix))
             return extent, values
 
-        return shape.layout.values.unpack_all(self._read(state, shape, bucket, read))[0]
+        return keyed_schema.layout.values.unpack_all(self._read(state, keyed_schema, bucket, read))[0]
 
 
 def _is_behind(state: TableState, at_least: Mapping[int, OffsetRange]) -> bool:
@@ -300,27 +307,27 @@ def column_names(columns: Sequence[str]) -> Sequence[str]:
     return columns
 
 
-def _value_names(shape: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
+def _value_names(keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> list[str]:
     """Return the non-key columns that a lookup returns."""
-    projection = shape.schema if columns is None else shape.schema.select(column_names(columns))
-    return [name for name in projection.names if name not in shape.key_schema.names]
+    projection = keyed_schema.schema if columns is None else keyed_schema.schema.select(column_names(columns))
+    return [name for name in projection.names if name not in keyed_schema.key_schema.names]
 
 
-def _prefix_row(shape: PrimaryKeySchema, prefix: Any) -> pa.Table:
+def _prefix_row(keyed_schema: PrimaryKeySchema, prefix: Any) -> pa.Table:
     """Convert a prefix to one row of its key columns."""
-    names = shape.key_schema.names
+    names = keyed_schema.key_schema.names
     if isinstance(prefix, Mapping):
-        key_values = {shape.schema.column(name).name: value for name, value in prefix.items()}
+        key_values = {keyed_schema.schema.column(name).name: value for name, value in prefix.items()}
     else:
         values = list(prefix) if isinstance(prefix, list | tuple) else [prefix]
         key_values = dict(zip(names, values, strict=False)) if len(values) <= len(names) else {}
     if not key_values or set(key_values) != set(names[: len(key_values)]):
         raise SchemaMismatchError(
-            f"prefix {prefix!r} of {shape.name}: expected values for one or more of the first columns of the primary "
-            f"key ({', '.join(names)})"
+            f"prefix {prefix!r} of {keyed_schema.name}: expected values for one or more of the first columns of the "
+            f"primary key ({', '.join(names)})"
         )
-    columns = TableSchema(shape.key_schema.columns[: len(key_values)])
-    return convert_to_schema([key_values], columns, table=shape.name).combine_chunks()
+    columns = TableSchema(keyed_schema.key_schema.columns[: len(key_values)])
+    return convert_to_schema([key_values], columns, table=keyed_schema.name).combine_chunks()
 
 
 Matched = tuple[TabletState, tuple[Places, list[bytes]]]
@@ -341,26 +348,28 @@ def _match_keys(_shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, 
     return lookup.extent, (places[exists], [value for value in lookup.values if value is not None])
 
 
-def _match_prefixes(shape: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
+def _match_prefixes(keyed_schema: PrimaryKeySchema, keys: pa.BinaryArray, places: Places, tablet: Tablet) -> Matched:
     """Return all rows whose key starts with one of ``keys``: the indexes of these keys, and the rows' values."""
     prefixes: list[bytes] = keys.to_pylist()
     cut = [encode_lmdb_prefix(prefix) for prefix in prefixes]
     extent, values, counts = tablet.find_prefixes(cut)
     owners = np.repeat(np.arange(len(prefixes)), counts)
     if cut != prefixes:  # a tablet stores only the first bytes of long keys: compare the rows
-        real = encode_keys(shape.layout.values.unpack(values, shape.key_schema.columns).columns).to_pylist()
+        real = encode_keys(
+            keyed_schema.layout.values.unpack(values, keyed_schema.key_schema.columns).columns
+        ).to_pylist()
         inside = [key.startswith(prefixes[owner]) for key, owner in zip(real, owners.tolist(), strict=True)]
         owners = owners[np.array(inside, np.bool_)]
         values = [value for value, is_inside in zip(values, inside, strict=True) if is_inside]
     return extent, (places[owners], values)
 
 
-def _keys_by_bucket(shape: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
+def _keys_by_bucket(keyed_schema: PrimaryKeySchema, keys: pa.Table) -> Iterator[tuple[int, Places]]:
     """Yield each bucket with the keys to look up in it: all keys if they lack a column of the bucket key."""
     everywhere = np.arange(keys.num_rows)
-    if not shape.bucket_key or not set(shape.bucket_key) <= set(keys.column_names):
-        yield from ((bucket, everywhere) for bucket in range(shape.num_buckets) if keys.num_rows)
+    if not keyed_schema.bucket_key or not set(keyed_schema.bucket_key) <= set(keys.column_names):
+        yield from ((bucket, everywhere) for bucket in range(keyed_schema.num_buckets) if keys.num_rows)
         return
-    numbers = shape.bucket_numbers([keys.column(name) for name in shape.bucket_key])
+    numbers = keyed_schema.bucket_numbers([keys.column(name) for name in keyed_schema.bucket_key])
     for bucket in np.unique(numbers).tolist():
         yield bucket, np.flatnonzero(numbers == bucket)

@@ -37,7 +37,14 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.keys.key_codec import encode_keys
 from streamhouse_spark.kv.primary_key_properties import parse_keyed_properties
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.lookup.lookup_join import Find, How, KeyColumns, add_unmatched, parse_how, parse_on
+from streamhouse_spark.lookup.lookup_join import (
+    Find,
+    How,
+    KeyColumns,
+    add_unmatched,
+    parse_join_columns,
+    parse_join_type,
+)
 from streamhouse_spark.schema.ddl import type_name
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 
@@ -61,7 +68,7 @@ class JoinColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Lookups:
+class JoinLookups:
     """Lookups of current rows that include the handled changes."""
 
     left: Find
@@ -103,7 +110,7 @@ class DeltaPlan:
 
     # -- changes --------------------------------------------------------------------------------------------------
 
-    def changes(self, side: SideName, keys: pa.Table, find: Lookups) -> pa.Table:
+    def changes(self, side: SideName, keys: pa.Table, find: JoinLookups) -> pa.Table:
         """Return the changes of the target after changes of these keys of one side.
 
         ``keys`` has the primary key columns of that side. Keys may repeat.
@@ -114,7 +121,7 @@ class DeltaPlan:
         deleted = existing.filter(pc.invert(pc.is_in(_encode_keys(existing, self.target_key), value_set=joined_keys)))
         return pa.concat_tables([self._with_kind(UPSERT, joined), self._with_kind(DELETE, deleted)])
 
-    def _join_left_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_left_keys(self, keys: pa.Table, find: JoinLookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the left table, and their rows in the target."""
         left = find.left(keys).rows
         right = find.right(_rename_columns(left, self.right_of))
@@ -124,7 +131,7 @@ class DeltaPlan:
         joined = self._join_columns(take_rows(left, row_of), take_rows(right.rows, partner))
         return joined, find.target(_rename_columns(keys, self.target_of_left)).rows
 
-    def _join_right_keys(self, keys: pa.Table, find: Lookups) -> tuple[pa.Table, pa.Table]:
+    def _join_right_keys(self, keys: pa.Table, find: JoinLookups) -> tuple[pa.Table, pa.Table]:
         """Return the joined rows of some keys of the right table, and their rows in the target."""
         right = find.right(keys)
         if self.how == "left":  # the join columns are the whole right key, and left rows without a match are kept
@@ -195,7 +202,7 @@ class Join:
     @classmethod
     def of(cls, left: TableState, right: TableState, on: object, how: str, prefix: str) -> Join:
         """Validate and create the join. Raises `InvalidOptionError`, `SchemaMismatchError`."""
-        pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_on(on)]
+        pairs = [(left.schema.column(a).name, right.schema.column(b).name) for a, b in parse_join_columns(on)]
         KeyColumns.of([(b, a) for a, b in pairs], right.schema.names, left)  # raises unless they begin the left key
         on_right = KeyColumns.of(pairs, left.schema.names, right)
         types = [left.schema.column(name).type for name in on_right.row_columns]
@@ -205,13 +212,13 @@ class Join:
                     f"column '{name}' of {left.name} is {type_name(actual)}, but '{key}' of {right.name} is "
                     f"{type_name(expected)}; a delta join needs join columns of equal types"
                 )
-        if parse_how(how) == "left" and not on_right.is_whole:
+        if parse_join_type(how) == "left" and not on_right.is_whole:
             raise InvalidOptionError(
                 f"a left delta join needs the whole primary key of the right table {right.name} "
                 f"({', '.join(right.primary_key)}) in on=, because a row without a match would have no key in the "
                 "target; use how='inner'"
             )
-        return cls(left, right, parse_how(how), prefix, tuple(pairs), on_right)
+        return cls(left, right, parse_join_type(how), prefix, tuple(pairs), on_right)
 
     @property
     def left_key(self) -> tuple[str, ...]:

@@ -34,14 +34,14 @@ PREFIX_ROWS_MAX: Final = 1 << 12
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 
-def parse_how(how: str) -> How:
+def parse_join_type(how: str) -> How:
     """Parse the join type. Raises `InvalidOptionError`."""
     if how not in ("left", "inner"):
         raise InvalidOptionError(f"how is {quote(how)}, expected 'left' or 'inner'")
     return how  # type: ignore[return-value] # mypy does not narrow by a tuple
 
 
-def parse_on(on: object) -> list[tuple[str, str]]:
+def parse_join_columns(on: object) -> list[tuple[str, str]]:
     """Parse pairs of join columns. Raises `InvalidOptionError`."""
     if isinstance(on, str):
         on = [on]
@@ -180,7 +180,7 @@ class LookupPlan:
         prefix: str,
     ) -> LookupPlan:
         """Plan the join with rows that have ``row_columns``. Raises `InvalidOptionError`, `SchemaMismatchError`."""
-        key = KeyColumns.of(parse_on(on), row_columns, state)
+        key = KeyColumns.of(parse_join_columns(on), row_columns, state)
         schema = state.schema
         if columns is None:
             chosen = tuple(column for column in schema.columns if column.name not in key.key)
@@ -188,11 +188,11 @@ class LookupPlan:
             raise InvalidOptionError(f"columns is {columns!r}, expected a list of column names")
         else:
             chosen = TableSchema(tuple(schema.column(name) for name in columns)).columns if columns else ()
-        nullable = parse_how(how) == "left"
+        nullable = parse_join_type(how) == "left"
         fields = tuple(pa.field(prefix + c.name, c.type, nullable=nullable or c.nullable) for c in chosen)
         require_no_clash(row_columns, [field.name for field in fields], state.name)
         places = tuple(list(row_columns).index(name) for name in key.row_columns)
-        return cls(key, places, tuple(column.name for column in chosen), fields, parse_how(how))
+        return cls(key, places, tuple(column.name for column in chosen), fields, parse_join_type(how))
 
     def batches(self, rows: pa.RecordBatch, find: Find) -> Iterator[pa.RecordBatch]:
         """Yield the joined rows in the order of ``rows``."""

@@ -157,7 +157,7 @@ class PointLookup:
         self._keyed = keyed
         self._table = keyed.table
         self._lookup = lookup
-        self._plans: dict[tuple[str, ...] | None, _RowPlan] = {}
+        self._plans: dict[tuple[str, ...] | None, _LookupCodec] = {}
 
     def row(
         self,
@@ -177,7 +177,7 @@ class PointLookup:
             plan = self._get_plan(self._keyed.keyed_schema(state), columns)
             values = plan.key_values(key)
             encoded_key = plan.key.encode(values) if plan.key is not None else None
-            value = self._read_value(state, plan.shape, *encoded_key) if encoded_key is not None else None
+            value = self._read_value(state, plan.keyed_schema, *encoded_key) if encoded_key is not None else None
         finally:
             if has_turn:
                 SCHEDULER.release()
@@ -190,40 +190,40 @@ class PointLookup:
         try:
             return self._lookup_with_arrow(plan, values, max_staleness_ms, at_least)
         except SchemaMismatchError:  # columns were renamed or dropped after the state of the plan
-            shape = self._keyed.keyed_schema(self._table.refresh())
-            if shape is plan.shape:
+            keyed_schema = self._keyed.keyed_schema(self._table.refresh())
+            if keyed_schema is plan.keyed_schema:
                 raise
-            return self._lookup_with_arrow(self._get_plan(shape, columns), values, max_staleness_ms, at_least)
+            return self._lookup_with_arrow(self._get_plan(keyed_schema, columns), values, max_staleness_ms, at_least)
 
-    def _get_plan(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> _RowPlan:
+    def _get_plan(self, keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> _LookupCodec:
         chosen = None if columns is None else tuple(column_names(columns))
         plan = self._plans.get(chosen)
-        if plan is None or plan.shape is not shape:
+        if plan is None or plan.keyed_schema is not keyed_schema:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            plan = self._plans[chosen] = _RowPlan(shape, columns)
+            plan = self._plans[chosen] = _LookupCodec(keyed_schema, columns)
         return plan
 
-    def _read_value(self, state: TableState, shape: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
+    def _read_value(self, state: TableState, keyed_schema: PrimaryKeySchema, key: bytes, bucket: int) -> bytes | None:
         """Return the key's value at this state or a later state."""
-        tablet = shape.tablet_of(bucket)
+        tablet = keyed_schema.tablet_of(bucket)
         for _ in range(DAMAGED_MAX):
             lookup = tablet.find_one(key)
             begins, applied, _ = lookup.extent
             is_current = begins >= state.first_offset(bucket) and applied >= state.buckets[bucket].end
             if is_current and self._lookup.owns(tablet, lookup.extent, state):
                 return lookup.values[0]
-            catch_up(tablet, shape.layout, self._table.storage, state, bucket)
+            catch_up(tablet, keyed_schema.layout, self._table.storage, state, bucket)
         raise damaged_tablet_error(state, bucket)
 
     def _lookup_with_arrow(
         self,
-        plan: _RowPlan,
+        plan: _LookupCodec,
         values: Sequence[Any],
         max_staleness_ms: int | None,
         at_least: Mapping[int, OffsetRange] | None,
     ) -> dict[str, Any] | None:
-        keys = [dict(zip(plan.shape.key_schema.names, values, strict=True))]
+        keys = [dict(zip(plan.keyed_schema.key_schema.names, values, strict=True))]
         rows = self._lookup.rows(keys, columns=plan.column_names, max_staleness_ms=max_staleness_ms, at_least=at_least)
         found_index = rows.num_columns - 1
         if not rows.column(found_index)[0].as_py():
@@ -232,23 +232,23 @@ class PointLookup:
         return {name: row[name] for name in plan.column_names}
 
 
-class _RowPlan:
+class _LookupCodec:
     """Encodes keys and decodes rows of one schema."""
 
-    def __init__(self, shape: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
-        self.shape = shape
-        chosen = shape.schema if columns is None else shape.schema.select(columns)
+    def __init__(self, keyed_schema: PrimaryKeySchema, columns: Sequence[str] | None) -> None:
+        self.keyed_schema = keyed_schema
+        chosen = keyed_schema.schema if columns is None else keyed_schema.schema.select(columns)
         self.column_names = chosen.names
-        names, key = shape.schema.names, shape.key_schema
+        names, key = keyed_schema.schema.names, keyed_schema.key_schema
         self._key_names = key.names
         self.key: KeyEncoder | None = None
         """None if only Arrow can find the bucket or pad texts."""
         is_padded = any(column.size is not None for column in key.columns)
-        if not is_padded and (not shape.bucket_key or shape.lake_format == "iceberg"):
-            place = key.names.index(shape.bucket_key[0]) if shape.bucket_key else None
-            self.key = KeyEncoder([column.type for column in key.columns], place, shape.num_buckets)
-        types = [column.type for column in shape.schema.columns]
-        self.value = ValueDecoder({shape.layout.schema_id: RowDecoder(names, types, self.column_names)})
+        if not is_padded and (not keyed_schema.bucket_key or keyed_schema.lake_format == "iceberg"):
+            place = key.names.index(keyed_schema.bucket_key[0]) if keyed_schema.bucket_key else None
+            self.key = KeyEncoder([column.type for column in key.columns], place, keyed_schema.num_buckets)
+        types = [column.type for column in keyed_schema.schema.columns]
+        self.value = ValueDecoder({keyed_schema.layout.schema_id: RowDecoder(names, types, self.column_names)})
 
     def key_values(self, key: Any) -> Sequence[Any]:
         """Return the values of the key columns in order. Raises `SchemaMismatchError`."""
@@ -256,7 +256,7 @@ class _RowPlan:
         if type(key) in PLAIN and len(names) == 1:
             return (key,)
         if isinstance(key, Mapping):
-            by_name = {self.shape.schema.column(name).name: value for name, value in key.items()}
+            by_name = {self.keyed_schema.schema.column(name).name: value for name, value in key.items()}
             if set(by_name) == set(names):
                 return [by_name[name] for name in names]
         elif isinstance(key, tuple | list):
@@ -265,6 +265,6 @@ class _RowPlan:
         elif len(names) == 1:
             return (key,)
         raise SchemaMismatchError(
-            f"key {quote(key)} of {self.shape.name}: expected {'a value' if len(names) == 1 else 'values'} of "
+            f"key {quote(key)} of {self.keyed_schema.name}: expected {'a value' if len(names) == 1 else 'values'} of "
             f"({', '.join(names)}), as a tuple in this order or as a mapping"
         )

@@ -8,7 +8,7 @@ from typing import Final
 from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import pages_between
-from streamhouse_spark.log.archive.pages import PageContent, read_page, read_pages, usable_archive
+from streamhouse_spark.log.archive.pages import PageContent, find_usable_archive, read_page, read_pages
 from streamhouse_spark.log.segments.reader import LogBatch
 from streamhouse_spark.log.segments.scan import LogSplit, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, BucketLog, TableState
@@ -79,7 +79,7 @@ class ArchiveTimeIndex:
     def __init__(self, storage: Storage, state: TableState) -> None:
         self._storage = storage
         self._state = state
-        self._archive = usable_archive(state)
+        self._archive = find_usable_archive(state)
         self._pages: dict[str, PageContent] = {}
 
     def offset_at(self, bucket: int, timestamp_ms: int) -> int | None:

@@ -1,6 +1,6 @@
 """Tails and followers for asyncio: no thread waits, and rows are read only when they are requested.
 
-A `TableWatch` polls a table while tails of an event loop wait, and wakes them with the new state. Tails at the same
+A `AsyncLogPoller` polls a table while tails of an event loop wait, and wakes them with the new state. Tails at the same
 position with the same columns share one read. A batch is read when it is requested, so a slow loop body holds at most
 one batch.
 
@@ -35,7 +35,7 @@ ReadAhead = tuple[pa.RecordBatch | None, LogCursor]
 """A batch, or None at the end of a state, and the cursor after it."""
 
 
-class TableWatch:
+class AsyncLogPoller:
     """Polls one table while tails of one event loop wait."""
 
     def __init__(self, table: TableHandle) -> None:
@@ -92,7 +92,7 @@ class TableWatch:
         try:
             while self._waiting and self._latest is not None:
                 await sleep_ms(self._table.world.clock, max(self._poller.wait_ms(), self._interval_ms))
-                latest = await run_blocking(self._poller.look, self._latest, self._table.refresh, self._first)
+                latest = await run_blocking(self._poller.poll, self._latest, self._table.refresh, self._first)
                 self._interval_ms = min(1.1 * self._interval_ms, POLL_MS[1])
                 self.note(latest)
         except Exception as error:  # noqa: BLE001 - the tails raise it
@@ -125,7 +125,7 @@ class AsyncTail(AsyncIterator[pa.RecordBatch]):
 
     def __init__(
         self,
-        watch: Callable[[], TableWatch],
+        watch: Callable[[], AsyncLogPoller],
         open_cursor: Callable[[], LogCursor],
         shared_by: Hashable | None,
         *,
@@ -215,7 +215,7 @@ class AsyncFollower(AsyncTail):
 
     def __init__(
         self,
-        watch: Callable[[], TableWatch],
+        watch: Callable[[], AsyncLogPoller],
         hold: Callable[[], tuple[LogCursor, FollowedConsumer]],
         *,
         available_now: bool,

@@ -30,7 +30,7 @@ from streamhouse_spark.log.consumers import (
 )
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import find_stored_version
-from streamhouse_spark.read.tail import LogCursor, Tail, Wait, start_offsets
+from streamhouse_spark.read.tail import CommitWaiter, LogCursor, Tail, start_offsets
 from streamhouse_spark.table_handle import TableHandle
 
 BATCH_BYTES: Final = 8 << 20
@@ -57,7 +57,7 @@ class FollowOptions:
 def open_follower(table: TableHandle, name: str, start: Any, options: FollowOptions) -> Follower:
     """Open a follower; see `Table.follow`. **Commit point:** see `hold_consumer`."""
     waiting: Any = {"poll_ms": options.poll_ms, "stop": options.stop, "until_ms": options.until_ms}
-    wait = Wait(table, **waiting, available_now=options.available_now)
+    wait = CommitWaiter(table, **waiting, available_now=options.available_now)
     return Follower(*hold_consumer(table, name, start, options), wait)
 
 
@@ -79,7 +79,7 @@ def hold_consumer(
             )
         start = sink.position_in(consumer_position(state, name))
     stored = start if isinstance(start, Mapping) else consumer_position(state, name)
-    begin = _resolve(table, state, start if stored is None else stored, who)
+    begin = _resolve_start(table, state, start if stored is None else stored, who)
     _require_retained(state, begin, name)
     explicit = begin if isinstance(start, Mapping) else None
 
@@ -91,16 +91,18 @@ def hold_consumer(
             filter=options.filter,
             include_metadata=options.include_metadata,
             who=who,
-            advice=f"{_way_out(name)}, or with skip_change_commits=True to ignore deletions",
+            advice=f"{_restart_remedy(name)}, or with skip_change_commits=True to ignore deletions",
             fails_on_deletes=not options.skip_change_commits,
         )
 
     cursor(begin)
-    consumer, held = HeldConsumer.hold(table.log, name, explicit, lambda latest: _resolve(table, latest, start, who))
+    consumer, held = HeldConsumer.hold(
+        table.log, name, explicit, lambda latest: _resolve_start(table, latest, start, who)
+    )
     return cursor(held), FollowedConsumer(table, consumer, held, sink)
 
 
-def _resolve(table: TableHandle, state: TableState, start: Any, who: str) -> LogPosition:
+def _resolve_start(table: TableHandle, state: TableState, start: Any, who: str) -> LogPosition:
     """Return a start as a position with the offsets of all buckets. Raises the errors of `start_offsets`."""
     require_position(table.log, start, f"the start of {who} of {state.name}")
     history = start.history if isinstance(start, LogPosition) else state.anchors.rows
@@ -113,11 +115,11 @@ def _require_retained(state: TableState, position: LogPosition, name: str) -> No
             raise OffsetsTrimmedError(
                 f"consumer {name!r} of {state.name} is at offset {position[bucket]} of bucket {bucket}, but the log "
                 f"starts at {first}: the rows between were trimmed, or the table was truncated. Tiered rows are still "
-                f"in the table; {_way_out(name)}"
+                f"in the table; {_restart_remedy(name)}"
             )
 
 
-def _way_out(name: str) -> str:
+def _restart_remedy(name: str) -> str:
     return (
         f"to continue with the rows that are left, follow with start=table.consumer_position({name!r})"
         ".moved_to(table.refresh()), or with start={} to read all of them"
@@ -178,7 +180,7 @@ class Follower(Tail):
     An error ends it. Call `Table.follow` again to continue.
     """
 
-    def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: Wait) -> None:
+    def __init__(self, cursor: LogCursor, consumer: FollowedConsumer, wait: CommitWaiter) -> None:
         super().__init__(cursor, wait)
         self._consumer = consumer
         self._is_left = False
@@ -247,7 +249,7 @@ class Sink:
         """Return the position after the stored rows. Raises `InvalidOptionError` if it has expired."""
         if self.position is not None:
             return self.position
-        if committed is not None and _version(committed) == self.stored:
+        if committed is not None and _position_version(committed) == self.stored:
             return committed
         raise InvalidOptionError(
             f"{self.table.name} has rows of {self.app_id}, but the position after them has expired "
@@ -259,9 +261,9 @@ class Sink:
         """Return the transaction of the rows before a position."""
         batch = StreamBatch(json.dumps(position.to_json(), separators=(",", ":")))
         follows = -1 if self.stored is None else self.stored
-        return Transaction(self.app_id, _version(position), batch=batch, follows=follows)
+        return Transaction(self.app_id, _position_version(position), batch=batch, follows=follows)
 
 
-def _version(position: LogPosition) -> int:
+def _position_version(position: LogPosition) -> int:
     """Return a number that increases with the position."""
     return sum(position.values())

@@ -58,7 +58,7 @@ def take_read_version(table: TableHandle, state: TableState) -> ReadVersion:
 
 def _snapshot_mark(lake: LakeTable, snapshot_id: int) -> str | None:
     """Return the mark that distinguishes a snapshot from a replacement with the same id, if the format has marks."""
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     return None if replaceable is None else replaceable.snapshot_identity(snapshot_id)
 
 

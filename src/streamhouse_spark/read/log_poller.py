@@ -1,7 +1,8 @@
 """Adaptive polling of a log, shared by all tails of a process.
 
 Every poll is a request to the store, so polls are rare while no commits arrive. The poll interval is 1/`SHARE` of the
-time since the last commit, within the bounds of a `Pace`. It affects latency only, because each poll reads the state.
+time since the last commit, within the bounds of a `PollInterval`. It affects latency only, because each poll reads the
+state.
 
 On a remote store, a poll reads only the first new record, in one round trip, and the next poll follows when its rows
 were returned. Only a tail that lags far behind waits for all new records.
@@ -29,7 +30,7 @@ poll is then due immediately.
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class PollInterval:
     """Bounds of the poll interval."""
 
     busy_ms: float
@@ -40,16 +41,16 @@ class Pace:
         return min(self.idle_ms, max(self.busy_ms, quiet_ms / SHARE))
 
 
-LOCAL: Final = Pace(busy_ms=1.0, idle_ms=10.0)
+LOCAL: Final = PollInterval(busy_ms=1.0, idle_ms=10.0)
 """Polls are system calls."""
-REMOTE: Final = Pace(busy_ms=20.0, idle_ms=2_000.0)
+REMOTE: Final = PollInterval(busy_ms=20.0, idle_ms=2_000.0)
 """Polls are requests, one per two seconds after half a minute without commits."""
 
 
 class LogPoller:
     """Polls one table on behalf of all of its tails. Thread-safe."""
 
-    def __init__(self, clock: Clock, pace: Pace) -> None:
+    def __init__(self, clock: Clock, pace: PollInterval) -> None:
         self._clock = clock
         self._pace = pace
         self._version = 0
@@ -64,7 +65,7 @@ class LogPoller:
         now_ms = self._clock.boot_ms()
         return max(0.0, self._polled_ms + self._pace.interval_ms(now_ms - self._news_ms) - now_ms)
 
-    def look(
+    def poll(
         self, state: TableState, refresh: Callable[[], TableState], first: Callable[[int], TableState] | None = None
     ) -> TableState:
         """Return the latest state if a poll is due or another tail has read a newer state, else ``state``.

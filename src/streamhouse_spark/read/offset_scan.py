@@ -16,7 +16,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.log.actions import Archive, pages_between
-from streamhouse_spark.log.archive.pages import usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive
 from streamhouse_spark.log.commit_reader import iter_deletions, iter_records_backwards
 from streamhouse_spark.log.deletion_vectors import Deletion, Deletions, union_deleted_offsets
 from streamhouse_spark.log.segments.scan import plan_range, require_not_truncated, without_rows
@@ -161,7 +161,7 @@ def plan_range_tasks(
     ``fail_on_data_loss`` these offsets are skipped with a warning.
     """
     tasks: list[ScanTask] = []
-    archive, excluded = usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
+    archive, excluded = find_usable_archive(state), deletions_without_drops(state) if dropped is None else dropped
     for bucket, requested in ranges.items():
         offsets = _skip_truncated(state, bucket, requested, fail_on_data_loss=fail_on_data_loss)
         start = state.buckets[bucket].start
@@ -201,7 +201,7 @@ def plan_archived_changes(state: TableState, archive: Archive, bucket: int) -> t
 
 def plan_binlog_tasks(state: TableState) -> tuple[BinlogScanTask, ...]:
     """Return the scan tasks of ``$binlog``, one per bucket with changes."""
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     tasks = (
         BinlogScanTask(
             plan_range(state, bucket, log.offsets), state.schema, plan_archived_changes(state, archive, bucket)

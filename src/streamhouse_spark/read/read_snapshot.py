@@ -19,7 +19,7 @@ from streamhouse_spark.config.table_properties import ADOPTED, BRANCH
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
-from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.types import LakeSnapshot, has_same_offsets
 from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.deletion_vectors import Deletion, Deletions
@@ -65,8 +65,8 @@ def require_recorded(state: TableState, tiered: TieredSnapshot, snapshot: LakeSn
     """
     is_as_recorded = (
         snapshot is not None
-        and same_offsets(snapshot.offsets, tiered.offsets)
-        and same_offsets(snapshot.starts, tiered.starts)
+        and has_same_offsets(snapshot.offsets, tiered.offsets)
+        and has_same_offsets(snapshot.starts, tiered.starts)
         and snapshot.dropped_rows >= tiered.dropped_rows  # the count is missing from older records
     )
     if is_as_recorded:

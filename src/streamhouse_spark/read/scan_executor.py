@@ -34,11 +34,11 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import LakeMismatchError, OffsetsTrimmedError
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.expressions.row_masks import rows_to_keep
+from streamhouse_spark.expressions.row_masks import mask_rows_to_keep
 from streamhouse_spark.keys.changelog_merge import MergedChangelog
 from streamhouse_spark.lake.file_access import WINDOW_FILES, PrefetchedFiles
 from streamhouse_spark.lake.parquet.merge_on_read import read_split as read_lake_split
-from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, OffsetFile, deleted_rows_within, read_offset_file
+from streamhouse_spark.lake.parquet.reader import NO_POSITIONS, FileWithOffsets, deleted_rows_within, read_file_offsets
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
 from streamhouse_spark.log.segments.metadata_columns import (
@@ -57,6 +57,7 @@ from streamhouse_spark.read.lake_row_ids import read_lake_file
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
     BinlogScanTask,
+    BootstrapScanTask,
     ChangesScanTask,
     FileRowsScanTask,
     KeyedScanTask,
@@ -66,12 +67,11 @@ from streamhouse_spark.read.scan_tasks import (
     OffsetsScanTask,
     ScanPlan,
     ScanTask,
-    StartScanTask,
     VersionRowsScanTask,
     ViewScanTask,
 )
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 from streamhouse_spark.table_handle import TableHandle
 
 CACHE_BYTES_MAX = 128 << 20
@@ -221,7 +221,7 @@ def read_tables(
 ) -> Iterator[pa.Table]:
     """Read all tasks into tables of the plan's columns, lake files in parallel. Raises the errors of `read_batches`."""
     reader = ScanTaskReader(table, plan, filter=filter, node=node, files_first=WINDOW_FILES)
-    if isinstance(table.storage, ReadsMany):  # reads of the log wait for the store as well
+    if isinstance(table.storage, SupportsBatchReads):  # reads of the log wait for the store as well
         reader.fetch_first()
         yield from parallel_map(reader.table, plan.tasks, threads_max=THREADS_MAX)
         return
@@ -249,7 +249,7 @@ def _number_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Int64Array
 def _drop_mismatches(batches: Iterator[LogBatch], node: Node) -> Iterator[LogBatch]:
     """Drop rows that cannot match the filter, if there are many."""
     for batch in batches:
-        matches = rows_to_keep(node, batch.batch)
+        matches = mask_rows_to_keep(node, batch.batch)
         if matches is None:
             yield batch
         elif matches.any():
@@ -353,7 +353,7 @@ class ScanTaskReader:
                 return self._read_offsets(task)
             case ArchiveScanTask():
                 return self._add_metadata(self._archive.batches(task, self._plan.schema))
-            case StartScanTask(split, offset):
+            case BootstrapScanTask(split, offset):
                 return self._read_start(split, offset)
             case BinlogScanTask(split, schema, archived):
                 return self._read_binlog(archived, split, schema)
@@ -482,7 +482,7 @@ class ScanTaskReader:
             threads=threads or self._threads,
         )
 
-    def _excluded_positions(self, task: LakeScanTask, source: OffsetFile | None = None) -> Int64Array:
+    def _excluded_positions(self, task: LakeScanTask, source: FileWithOffsets | None = None) -> Int64Array:
         """Return the positions of deleted rows that the lake file still contains.
 
         If the task has only their offsets, the footer of the file maps offsets to positions. ``source`` is the content
@@ -495,11 +495,11 @@ class ScanTaskReader:
             positions.append(OffsetSet.of(source.runs.rows_at(shared)))
         return OffsetSet.merged(positions).offsets() if positions else NO_POSITIONS
 
-    def _offset_file(self, task: LakeScanTask) -> OffsetFile | None:
+    def _offset_file(self, task: LakeScanTask) -> FileWithOffsets | None:
         writers = (self._table.uuid, *self._table.state.former_uuids)
-        return read_offset_file(self._lake, task.split.location, writers)
+        return read_file_offsets(self._lake, task.split.location, writers)
 
-    def _require_offset_file(self, task: LakeScanTask) -> OffsetFile:
+    def _require_offset_file(self, task: LakeScanTask) -> FileWithOffsets:
         source = self._offset_file(task)
         if source is None:
             raise LakeMismatchError(

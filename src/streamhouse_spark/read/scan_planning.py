@@ -29,7 +29,7 @@ from streamhouse_spark.log.deletion_vectors import (
     union_deleted_file_rows,
 )
 from streamhouse_spark.log.segment import Segment
-from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_range, plan_snapshot
+from streamhouse_spark.log.segments.scan import LogSplit, filter_segments, plan_range, plan_snapshot
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import (
     ReadSnapshot,
@@ -64,7 +64,7 @@ class Pruning:
 
     def prune(self, state: TableState, split: LogSplit) -> LogSplit:
         """Return the split without the segments that surely have no matching rows."""
-        return keep_segments(split, lambda segment: self.keeps_segment(state, segment, split.offsets))
+        return filter_segments(split, lambda segment: self.keeps_segment(state, segment, split.offsets))
 
     def keeps_segment(self, state: TableState, segment: Segment, offsets: OffsetRange) -> bool:
         if self.node is ALWAYS_TRUE or segment_may_match(state, segment, offsets, self.node):
@@ -109,14 +109,16 @@ class ScanSources:
     keyed: MergeColumns | None = None
     """Set for the rows of a primary-key table."""
 
-    def common(self, table: TableHandle) -> ScanPlan:
+    def plan_without_tasks(self, table: TableHandle) -> ScanPlan:
         """Return the plan without tasks."""
         projection = self.lake.projection if self.lake is not None else None
         return ScanPlan(table.name, table.uuid, self.schema, (), projection, self.keyed)
 
     def plan(self, table: TableHandle) -> ScanPlan:
         """Return a plan that reads everything as scan tasks."""
-        return replace(self.common(table), tasks=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.tasks))
+        return replace(
+            self.plan_without_tasks(table), tasks=(*plan_lake_tasks(self.lake.files if self.lake else ()), *self.tasks)
+        )
 
     def count_rows(self) -> int | None:
         """Count the rows of the result by metadata, or return None if that requires reading."""
@@ -270,7 +272,7 @@ def _require_files(table: TableHandle, snapshot: ReadSnapshot, files: FileRows) 
     """
     assert snapshot.lake is not None
     lake, snapshot_id = table.open_lake().with_state(snapshot.state), snapshot.lake.snapshot_id
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if replaceable is None or replaceable.snapshot_identity(snapshot_id) is None:
         return
     names = StorageFiles(table.storage)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
@@ -19,7 +19,7 @@ from streamhouse_spark.schema.table_schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class LogScanTask(Portable):
+class LogScanTask(JsonSerializable):
     split: LogSplit
 
     @property
@@ -28,7 +28,7 @@ class LogScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class LakeScanTask(Portable):
+class LakeScanTask(JsonSerializable):
     split: LakeSplit
     bucket: int | None = None
     """Bucket of all rows, if known."""
@@ -50,7 +50,7 @@ class LakeScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetsScanTask(Portable):
+class OffsetsScanTask(JsonSerializable):
     """A range of offsets that was trimmed from the hot log and is read from the lake."""
 
     bucket: int
@@ -65,7 +65,7 @@ class OffsetsScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiveScanTask(Portable):
+class ArchiveScanTask(JsonSerializable):
     """Changes of a bucket in a page of the change archive, because they may have been trimmed from the hot log."""
 
     bucket: int
@@ -76,7 +76,7 @@ class ArchiveScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedScanTask(Portable):
+class KeyedScanTask(JsonSerializable):
     """Rows of a primary-key table that must be merged with its latest changes.
 
     With ``lake`` or ``base``, the task reads the rows of the lake split or key-value snapshot whose keys have no
@@ -96,7 +96,7 @@ class KeyedScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class StartScanTask(Portable):
+class BootstrapScanTask(JsonSerializable):
     """Rows of a key-value snapshot that start a changelog stream."""
 
     split: LogSplit
@@ -109,7 +109,7 @@ class StartScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class BinlogScanTask(Portable):
+class BinlogScanTask(JsonSerializable):
     """All changes of a bucket for ``$binlog``. Not split, because an update is two rows of the log."""
 
     split: LogSplit
@@ -124,7 +124,7 @@ class BinlogScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class FileRowsScanTask(Portable):
+class FileRowsScanTask(JsonSerializable):
     """A data file of a lake snapshot whose rows are identified by position, because they have no offsets."""
 
     name: str
@@ -139,7 +139,7 @@ class FileRowsScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class VersionRowsScanTask(Portable):
+class VersionRowsScanTask(JsonSerializable):
     """All rows that a bucket of a primary-key table had at a version, numbered in read order."""
 
     bucket: int | None
@@ -155,7 +155,7 @@ class VersionRowsScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangesScanTask(Portable):
+class ChangesScanTask(JsonSerializable):
     """Rows of a bucket as changes, each with its commit. Rows outside of `commits` are skipped.
 
     For `FileRowsScanTask` and `VersionRowsScanTask`, `commits` has positions instead of offsets.
@@ -180,7 +180,7 @@ class ChangesScanTask(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewScanTask(Portable):
+class ViewScanTask(JsonSerializable):
     """A whole system or metadata table."""
 
     suffix: str
@@ -193,7 +193,7 @@ ScanTask = (
     | OffsetsScanTask
     | ArchiveScanTask
     | KeyedScanTask
-    | StartScanTask
+    | BootstrapScanTask
     | BinlogScanTask
     | FileRowsScanTask
     | VersionRowsScanTask
@@ -214,14 +214,14 @@ def log_splits(plan: ScanPlan) -> Iterator[LogSplit]:
         rows = task.rows if isinstance(task, ChangesScanTask) else task
         if isinstance(rows, VersionRowsScanTask):
             yield from log_splits(rows.plan)
-        elif isinstance(rows, LogScanTask | StartScanTask | BinlogScanTask):
+        elif isinstance(rows, LogScanTask | BootstrapScanTask | BinlogScanTask):
             yield rows.split
         elif isinstance(rows, KeyedScanTask) and rows.base is not None:
             yield rows.base
 
 
 @dataclass(frozen=True, slots=True)
-class MergeColumns(Portable):
+class MergeColumns(JsonSerializable):
     """The columns and changes for merging the rows of a primary-key table."""
 
     schema: TableSchema
@@ -240,7 +240,7 @@ class MergeColumns(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class ScanPlan(Portable):
+class ScanPlan(JsonSerializable):
     """All scan tasks of one read of one table state, with their common properties."""
 
     table: str

@@ -11,12 +11,12 @@ from streamhouse_spark.log.segments.scan import split_by_size
 from streamhouse_spark.read.change_rows import split_changes
 from streamhouse_spark.read.scan_tasks import (
     ArchiveScanTask,
+    BootstrapScanTask,
     ChangesScanTask,
     KeyedScanTask,
     LogScanTask,
     ScanPlan,
     ScanTask,
-    StartScanTask,
 )
 
 TARGET_BYTES_MIN = 8 << 20
@@ -96,7 +96,7 @@ def split_large_tasks(tasks: Iterable[ScanTask], target_bytes: int) -> Iterable[
     for task in tasks:
         if isinstance(task, ChangesScanTask):
             yield from split_changes(task, target_bytes)
-        elif isinstance(task, LogScanTask | StartScanTask) and task.size_bytes > target_bytes * 3 // 2:
+        elif isinstance(task, LogScanTask | BootstrapScanTask) and task.size_bytes > target_bytes * 3 // 2:
             yield from (replace(task, split=split) for split in split_by_size(task.split, target_bytes))
         else:
             yield task

@@ -26,12 +26,12 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.expressions.filters import BoundFilter, Projection
 from streamhouse_spark.log.actions import NO_ARCHIVE
-from streamhouse_spark.log.archive.pages import first_change_offsets, usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive, first_change_offsets
 from streamhouse_spark.log.consumers import LogPosition, require_position
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, METADATA_FIELDS, with_metadata
 from streamhouse_spark.log.segments.reader import InlineRecords, LogBatch
-from streamhouse_spark.log.segments.scan import keep_segments, plan_range, read_split
+from streamhouse_spark.log.segments.scan import filter_segments, plan_range, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.read.archive_scan import ArchiveReader, ArchiveTimeIndex
 from streamhouse_spark.read.log_poller import poller_of
@@ -61,7 +61,7 @@ def open_tail(
     until_ms: int | None,
 ) -> Tail:
     """Open a tail; see `Table.tail`. The start position is resolved in this call, not at the first batch."""
-    wait = Wait(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
+    wait = CommitWaiter(table, poll_ms=poll_ms, stop=stop, until_ms=until_ms)
     return Tail(LogCursor(table, start, columns=columns, filter=filter, include_metadata=include_metadata), wait)
 
 
@@ -92,7 +92,7 @@ class LogCursor:
         self._checked_through = self._history.number if self._history is not None else state.version
         """The latest commit that was checked for deletions of rows that were read."""
         self._history = self._history or state.anchors.rows
-        self._filter, self.columns, self._read_columns = _bind(state, columns, filter)
+        self._filter, self.columns, self._read_columns = _bind_filter_and_columns(state, columns, filter)
         self._fields = metadata_fields(state, include_metadata=include_metadata)
         self._who, self._advice, self._fails_on_deletes = who, advice, fails_on_deletes
 
@@ -169,7 +169,7 @@ class LogCursor:
 
     def _read(self, state: TableState) -> Iterator[LogBatch]:
         """Yield the rows that may match the filter, and advance the position."""
-        keeps, buckets = _skipping(state, self._filter)
+        keeps, buckets = _make_segment_filter(state, self._filter)
         for bucket in state.buckets.keys() - buckets:
             self._positions[bucket] = state.buckets[bucket].end
         logs = {b: log for b, log in state.buckets.items() if log.end > self._positions[b]}
@@ -195,7 +195,7 @@ class LogCursor:
         return with_metadata(log_batch, self._fields) if self._fields else log_batch.batch
 
 
-def _bind(
+def _bind_filter_and_columns(
     state: TableState, columns: Sequence[str] | None, filter: Any
 ) -> tuple[BoundFilter | None, tuple[str, ...], tuple[str, ...]]:
     """Return the filter, the columns of the result, and the columns to read for result and filter."""
@@ -210,7 +210,9 @@ def _bind(
     return bound, projection.columns, projection.read_columns or tuple(state.schema.names)
 
 
-def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[Segment], bool], Collection[int]]:
+def _make_segment_filter(
+    state: TableState, filter: BoundFilter | None
+) -> tuple[Callable[[Segment], bool], Collection[int]]:
     """Return a predicate of segments that may have matching rows, and the buckets that may have some."""
     if filter is None:
         return (lambda _: True), state.buckets
@@ -223,7 +225,7 @@ def _skipping(state: TableState, filter: BoundFilter | None) -> tuple[Callable[[
     )
 
 
-class Wait:
+class CommitWaiter:
     """Waits for commits on behalf of one tail, and decides when it ends.
 
     Without ``poll_ms``, the `LogPoller` of the table decides when the log is polled.
@@ -284,7 +286,7 @@ class Wait:
         if self._poller is None:
             return self._table.refresh()
         self._clock.sleep_ms(min(self._poller.wait_ms(), NAP_MS_MAX))
-        return self._poller.look(state, self._table.refresh, self._first)
+        return self._poller.poll(state, self._table.refresh, self._first)
 
 
 class Tail(Iterator[pa.RecordBatch]):
@@ -293,7 +295,7 @@ class Tail(Iterator[pa.RecordBatch]):
     An error ends it, and so does leaving it as a context manager.
     """
 
-    def __init__(self, cursor: LogCursor, wait: Wait) -> None:
+    def __init__(self, cursor: LogCursor, wait: CommitWaiter) -> None:
         self._cursor = cursor
         self._wait = wait
         self._position = cursor.position
@@ -372,14 +374,14 @@ def _read_log(
     schema = state.schema.select(columns)
     written = TableSchema((CHANGE_COLUMN, *schema.columns)) if state.primary_key else schema
     start = state.buckets[bucket].start
-    usable = usable_archive(state) if offsets.start < start else NO_ARCHIVE
+    usable = find_usable_archive(state) if offsets.start < start else NO_ARCHIVE
     if usable and usable.starts[bucket] <= offsets.start:
         archive = ArchiveReader(table)
         for task in plan_archive_tasks(usable, bucket, OffsetRange(offsets.start, min(start, offsets.end))):
             yield from archive.batches(task, schema)
         offsets = OffsetRange(start, max(start, offsets.end))
     split = plan_range(state, bucket, offsets)
-    split = split if keeps is None else keep_segments(split, keeps)
+    split = split if keeps is None else filter_segments(split, keeps)
     yield from read_split(table.storage, split, written, records=records)
 
 

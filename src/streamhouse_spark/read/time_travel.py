@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from streamhouse_spark.core.lazy_dataclass import replace
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, SnapshotExpiredError
-from streamhouse_spark.log.catalog.renaming import find_replaced_table
+from streamhouse_spark.log.catalog.name_changes import find_replaced_table
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_retained_segments, state_at
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_snapshot_as_of
-from streamhouse_spark.schema.evolution import first_after
+from streamhouse_spark.schema.evolution import first_change_after
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
 
@@ -27,7 +27,7 @@ def state_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> Tab
     It is ``state``, if necessary with an earlier schema, or an earlier state. Raises `SnapshotExpiredError` if the
     records with the earlier columns are no longer retained.
     """
-    change = first_after(state.schema_changes, state.time_ms, timestamp_ms)
+    change = first_change_after(state.schema_changes, state.time_ms, timestamp_ms)
     if change is None:
         return state
     earlier = with_schema(state, change.former_id)
@@ -50,7 +50,7 @@ def take_historical_snapshot(table: TableHandle, state: TableState, timestamp_ms
     """
     snapshot = take_snapshot_as_of(state_as_of(table, state, timestamp_ms), timestamp_ms)
     if snapshot.state.version != state.version:
-        require_kept(
+        require_retained_segments(
             table.log,
             snapshot.state,
             (
@@ -123,6 +123,6 @@ def table_as_of(table: TableHandle, state: TableState, timestamp_ms: int) -> tup
                 f"{table.name} as of {timestamp_ms} ms: until {replaced.dropped.time_ms} ms the name belonged to "
                 "another table, which was deleted; choose a later time"
             )
-        state = replaced.last(table.storage)
+        state = replaced.last_state(table.storage)
         table = PreviousTable(table, replaced.log, state)
     return table, state

@@ -13,7 +13,7 @@ bigint                 int64                                  long
 float                  float32                                real
 double                 float64
 decimal(p,s)           decimal128(p, s), p ≤ 38               dec, numeric; (10,0) by default
-string                 string                                 char(n), varchar(n), with a `TextSize`
+string                 string                                 char(n), varchar(n), with a `TextLength`
 binary                 binary
 date                   date32
 timestamp_ntz          timestamp[us]
@@ -107,7 +107,7 @@ PARENTS: Final = "streamhouse.parents"
 
 
 @dataclass(frozen=True, slots=True)
-class TextSize:
+class TextLength:
     """The length of a CHAR(n) or VARCHAR(n) column."""
 
     kind: Literal["char", "varchar"]
@@ -124,7 +124,7 @@ class TextSize:
             return None
         return cls("varchar" if match["varchar"] else "char", int(match["length"]))
 
-    def holds(self, other: TextSize | None) -> bool:
+    def holds(self, other: TextLength | None) -> bool:
         """Return whether strings of the size ``other`` need no change for this size."""
         if other is None:
             return False
@@ -164,8 +164,8 @@ class DdlColumn:
     nullable: bool = True
     comment: str | None = None
     default: str | None = None
-    """The expression of the DEFAULT clause, see `streamhouse_spark.schema.default_values`."""
-    size: TextSize | None = None
+    """The expression of the DEFAULT clause, see `streamhouse_spark.schema.default_expressions`."""
+    size: TextLength | None = None
     parents: tuple[str, ...] = ()
     """Path of the struct to which a nested field is added, starting with the column; empty for a column."""
 
@@ -195,7 +195,7 @@ def parse_struct_json(struct: Mapping[str, Any]) -> list[DdlColumn]:
             nullable=bool(field.get("nullable", True)),
             comment=(field.get("metadata") or {}).get("comment"),
             default=(field.get("metadata") or {}).get(DEFAULT_METADATA),
-            size=TextSize.parse(field["type"]) if isinstance(field["type"], str) else None,
+            size=TextLength.parse(field["type"]) if isinstance(field["type"], str) else None,
             parents=tuple(field.get(PARENTS, ())),
         )
         for field in struct["fields"]
@@ -357,7 +357,7 @@ class _Parser(SqlParser):
             name = self._name("the name of a field")
         self.accept(":")
         begin, arrow = self.at, self._type()
-        size = TextSize.parse(self._text[begin : self.at])
+        size = TextLength.parse(self._text[begin : self.at])
         nullable, comment, default = True, None, None
         while self.peek()[0] == "word":
             clause = self.take()
@@ -438,7 +438,7 @@ class _Parser(SqlParser):
                 return decimal_type(precision, scale)
             case "char" | "varchar" | "character":
                 numbers = self._numbers()
-                if len(numbers) != 1 or TextSize.parse(f"{word}({numbers[0]})") is None:
+                if len(numbers) != 1 or TextLength.parse(f"{word}({numbers[0]})") is None:
                     self._fail(token, f"a length, as in {word}(10), or string")
                 if self._depth > 1:
                     self._fail(token, "string, because nested strings have no length")

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.schema.ddl import TextSize, type_name
+from streamhouse_spark.schema.ddl import TextLength, type_name
 from streamhouse_spark.schema.nested_fields import (
     FieldIds,
-    InnerChanges,
+    NestedFieldChanges,
     change_nested_fields,
     count_fields,
     have_same_fields,
@@ -191,7 +191,7 @@ def with_names(schema: TableSchema, names: Mapping[str, str]) -> TableSchema:
 
 
 def with_types(
-    schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextSize | None] | None = None
+    schema: TableSchema, types: Mapping[str, pa.DataType], sizes: Mapping[str, TextLength | None] | None = None
 ) -> TableSchema:
     """Return the schema with wider types of these columns. A column may keep its current type.
 
@@ -217,8 +217,8 @@ def with_types(
     return TableSchema(tuple(changed.get(column.id, column) for column in schema.columns))
 
 
-def with_inner_changes(
-    schema: TableSchema, changes: Mapping[str, InnerChanges], former_schemas: Iterable[TableSchema]
+def with_nested_changes(
+    schema: TableSchema, changes: Mapping[str, NestedFieldChanges], former_schemas: Iterable[TableSchema]
 ) -> TableSchema:
     """Return the schema after changes of nested fields, by column name.
 
@@ -346,7 +346,7 @@ def append_schema_change(
     return changes if before == after else (*changes, SchemaChange(before, commit, time_ms))
 
 
-def first_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
+def first_change_after(changes: Sequence[SchemaChange], now_ms: int, timestamp_ms: int) -> SchemaChange | None:
     """Return the first schema change after a time, or None.
 
     ``now_ms`` is the time of the latest record. If a clock ran ahead, the smaller time of a later record counts.

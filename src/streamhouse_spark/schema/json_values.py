@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.arrow_rows import is_any_binary, is_any_list, is_any_text
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.python_values import signed_year
+from streamhouse_spark.core.python_values import add_year_sign
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema.variant import VARIANT, encode_variant, is_variant, readable_value
 
@@ -45,10 +45,10 @@ _ARROW_ERRORS: Final = (pa.ArrowException, ValueError, TypeError, OverflowError,
 
 
 def json_text(value: Any) -> str:
-    return json.dumps(plain_value(value), ensure_ascii=False, allow_nan=False)
+    return json.dumps(to_json_value(value), ensure_ascii=False, allow_nan=False)
 
 
-def plain_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Convert a value to JSON types, without loss.
 
     Decimals, NaN and infinities become strings, bytes base64, times ISO 8601. A map becomes an object if its keys are
@@ -68,17 +68,17 @@ def plain_value(value: Any) -> Any:
         case dt.date() | dt.time():
             return value.isoformat()
         case Mapping():
-            return {str(k): plain_value(v) for k, v in value.items()}
+            return {str(k): to_json_value(v) for k, v in value.items()}
         case list() if value and all(isinstance(item, tuple) for item in value):
             if all(isinstance(key, str) for key, _ in value):
-                return {key: plain_value(item) for key, item in value}
-            return [[plain_value(key), plain_value(item)] for key, item in value]
+                return {key: to_json_value(item) for key, item in value}
+            return [[to_json_value(key), to_json_value(item)] for key, item in value]
         case list() | tuple():
-            return [plain_value(item) for item in value]
+            return [to_json_value(item) for item in value]
     return str(value)
 
 
-class NumberText(str):
+class JsonNumber(str):
     """The text of a JSON number with a fraction or an exponent. The column's type determines its value."""
 
     __slots__ = ()
@@ -89,7 +89,7 @@ _MISSING: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class JsonForm:
     """The JSON form of a type's values."""
 
     type_name: str
@@ -103,7 +103,7 @@ class Form:
 
 
 def parse_json(text: str) -> Any:
-    """Parse strict JSON, with numbers as `NumberText` or int.
+    """Parse strict JSON, with numbers as `JsonNumber` or int.
 
     Raises ``ValueError`` for invalid JSON, unquoted NaN and Infinity, and a duplicate name in an object, and
     ``RecursionError`` for nesting that is too deep.
@@ -116,7 +116,7 @@ def _unique_pairs(members: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(members):
         names = [name for name, _ in members]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"an object has the name {_shown(twice)} twice")
+        raise ValueError(f"an object has the name {_format_value(twice)} twice")
     return value
 
 
@@ -125,7 +125,7 @@ def _not_a_number(text: str) -> NoReturn:
 
 
 _DECODER: Final = json.JSONDecoder(
-    object_pairs_hook=_unique_pairs, parse_float=NumberText, parse_constant=_not_a_number, strict=True
+    object_pairs_hook=_unique_pairs, parse_float=JsonNumber, parse_constant=_not_a_number, strict=True
 )
 
 
@@ -159,7 +159,7 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
     for place, row in enumerate(rows):
         if not isinstance(row, dict):
             raise SchemaMismatchError(
-                f"a row is the JSON value {_shown(row)}, expected an object; send one object per row"
+                f"a row is the JSON value {_format_value(row)}, expected an object; send one object per row"
             )
         for name, value in row.items():
             column = matched_names.get(name)
@@ -183,7 +183,7 @@ def decode_rows(rows: Sequence[Any], schema: pa.Schema, defaults: Mapping[str, p
 
 def _infer_array(values: list[Any]) -> pa.Array:
     scalars = [None if value is _MISSING or isinstance(value, list | dict) else value for value in values]
-    scalars = [float(value) if isinstance(value, NumberText) else value for value in scalars]
+    scalars = [float(value) if isinstance(value, JsonNumber) else value for value in scalars]
     try:
         return pa.array(scalars)
     except _ARROW_ERRORS:
@@ -213,7 +213,7 @@ def _match(name: str, names: Iterable[str]) -> str | None:
 def encode_values(array: pa.Array, name: str = "") -> list[Any]:
     """Convert the values of a column to the JSON form of its type."""
     if is_variant(array.type):
-        return [None if value is None else plain_value(readable_value(value, name)) for value in array.to_pylist()]
+        return [None if value is None else to_json_value(readable_value(value, name)) for value in array.to_pylist()]
     if pa.types.is_dictionary(array.type):
         return encode_values(array.dictionary_decode(), name)
     if pa.types.is_run_end_encoded(array.type):
@@ -232,18 +232,18 @@ def decode_values(values: list[Any], data_type: pa.DataType, path: str) -> pa.Ar
     return form.decode(values, data_type, path)
 
 
-def find_form(data_type: pa.DataType) -> Form | None:
+def find_form(data_type: pa.DataType) -> JsonForm | None:
     return next((form for form in FORMS if form.holds(data_type)), None)
 
 
 def _fail(path: str, value: Any, expected: str) -> NoReturn:
-    raise SchemaMismatchError(f"column '{path}' has {_shown(value)}, expected {expected}; correct the value")
+    raise SchemaMismatchError(f"column '{path}' has {_format_value(value)}, expected {expected}; correct the value")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Format a JSON value for an error."""
     try:
-        text = value if isinstance(value, NumberText) else json.dumps(value, ensure_ascii=False)
+        text = value if isinstance(value, JsonNumber) else json.dumps(value, ensure_ascii=False)
     except RecursionError:
         text = "a value that is nested too deeply"
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
@@ -273,7 +273,7 @@ def _to_pylist(array: pa.Array) -> list[Any]:
 
 
 def _to_plain_list(array: pa.Array) -> list[Any]:
-    return list(map(plain_value, _to_pylist(array)))
+    return list(map(to_json_value, _to_pylist(array)))
 
 
 def _decode_as(kind: type, expected: str) -> Callable[[list[Any], pa.DataType, str], pa.Array]:
@@ -306,7 +306,7 @@ def _decode_floats(values: list[Any], data_type: pa.DataType, path: str) -> pa.A
         return values
 
     try:
-        return _build(values, path, expected, convert, int, NumberText, str)
+        return _build(values, path, expected, convert, int, JsonNumber, str)
     except KeyError:
         bad = next(value for value in values if type(value) is str and value not in _NOT_FINITE)
         _fail(path, bad, expected)
@@ -317,7 +317,7 @@ def _decode_decimals(values: list[Any], data_type: pa.DataType, path: str) -> pa
         return pa.array([None if value is None else _exact(value) for value in items], data_type)
 
     expected = f"a number of at most {data_type.precision} digits, {data_type.scale} of them after the decimal point"
-    return _build(values, path, expected, convert, int, NumberText, str)
+    return _build(values, path, expected, convert, int, JsonNumber, str)
 
 
 def _exact(value: Any) -> Decimal:
@@ -348,7 +348,7 @@ def _encode_times(array: pa.Array) -> list[Any]:
     if zero is not None:
         texts = [text.removesuffix(zero) for text in texts]
     valid = array.is_valid().to_pylist()
-    return [signed_year(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
+    return [add_year_sign(text) + zone if is_valid else None for text, is_valid in zip(texts, valid, strict=True)]
 
 
 def decode_times(texts: pa.Array, data_type: pa.DataType, path: str) -> pa.Array:
@@ -518,7 +518,7 @@ def encode_json_variant(value: Any, path: str) -> dict[str, bytes] | None:
 
 def _with_numbers(value: Any) -> Any:
     match value:
-        case NumberText():
+        case JsonNumber():
             digits = value.lstrip("-").replace(".", "")
             is_exact = digits.isdigit() and len(digits) <= _VARIANT_DIGITS_MAX
             return Decimal(value) if is_exact else float(value)
@@ -534,19 +534,19 @@ def _is_time(data_type: pa.DataType) -> bool:
 
 
 FORMS: Final = (
-    Form("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_as(bool, "true or false")),
-    Form("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist,
+    JsonForm("BOOLEAN", "true, false", pa.types.is_boolean, _to_pylist, _decode_as(bool, "true or false")),
+    JsonForm("TINYINT to BIGINT", "whole number", pa.types.is_integer, _to_pylist,
          _decode_as(int, "a whole number of {bits} bits")),
-    Form("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
+    JsonForm("FLOAT, DOUBLE", 'number, or "NaN", "Infinity", "-Infinity"', pa.types.is_floating, _encode_floats,
          _decode_floats),
-    Form("DECIMAL", "string with all digits; numbers are also read exactly", pa.types.is_decimal, _to_plain_list,
+    JsonForm("DECIMAL", "string with all digits; numbers are also read exactly", pa.types.is_decimal, _to_plain_list,
          _decode_decimals),
-    Form("STRING, CHAR, VARCHAR", "string", is_any_text, _to_pylist, _decode_as(str, "a string")),
-    Form("BINARY", "string in base64", is_any_binary, _to_plain_list, _decode_binaries),
-    Form("DATE, TIMESTAMP, TIMESTAMP_NTZ", "string in ISO 8601", _is_time, _encode_times, _decode_times),
-    Form("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
-    Form("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
-    Form("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),
-    Form("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
+    JsonForm("STRING, CHAR, VARCHAR", "string", is_any_text, _to_pylist, _decode_as(str, "a string")),
+    JsonForm("BINARY", "string in base64", is_any_binary, _to_plain_list, _decode_binaries),
+    JsonForm("DATE, TIMESTAMP, TIMESTAMP_NTZ", "string in ISO 8601", _is_time, _encode_times, _decode_times),
+    JsonForm("ARRAY", "array", is_any_list, _encode_lists, _decode_lists),
+    JsonForm("MAP", "object if keys are STRING, else array of pairs", pa.types.is_map, _encode_maps, _decode_maps),
+    JsonForm("VARIANT", "any value", is_variant, _to_pylist, _decode_variants),
+    JsonForm("STRUCT", "object", pa.types.is_struct, _encode_structs, _decode_structs),
 )  # fmt: skip
 """The types of tables with their JSON forms. The first entry that holds a type applies."""

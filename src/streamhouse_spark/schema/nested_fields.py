@@ -233,7 +233,7 @@ class _Node:
 
 
 @dataclass(frozen=True, slots=True)
-class InnerChanges:
+class NestedFieldChanges:
     """Changes of nested fields of one column. Paths use the names from before the changes, except for new fields."""
 
     renamed: Mapping[Path, str] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class InnerChanges:
 
 
 def change_nested_fields(
-    column: str, data_type: pa.DataType, ids: FieldIds, changes: InnerChanges
+    column: str, data_type: pa.DataType, ids: FieldIds, changes: NestedFieldChanges
 ) -> tuple[pa.DataType, FieldIds]:
     """Return the type and the ids of a column after changes of its nested fields.
 
@@ -263,7 +263,7 @@ class _Editor:
         self.root = root
         self.last = last
 
-    def change(self, changes: InnerChanges) -> None:
+    def change(self, changes: NestedFieldChanges) -> None:
         widened = [(*self._find(path), path, kind) for path, kind in changes.widened.items()]
         renamed = [(*self._find(path), path, name) for path, name in changes.renamed.items()]
         dropped = [(*self._find(path), path) for path in changes.dropped]

@@ -116,7 +116,7 @@ class PartitionField:
             return pa.chunked_array([self.values(chunk) for chunk in column.chunks], type=self.value_type(column.type))
         if self.transform == "truncate":
             return self._truncate(column)
-        return _mask_nulls(_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
+        return _mask_nulls(_units_since_1970(column, _UNITS[self.transform]).astype(np.int32), column, pa.int32())
 
     def value_type(self, column_type: pa.DataType) -> pa.DataType:
         """Return the type of `values` for a column of this type."""
@@ -155,7 +155,7 @@ def _unsupported_type_error(field: PartitionField, column_type: pa.DataType, exp
     )
 
 
-def _since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
+def _units_since_1970(column: pa.Array, unit: str) -> npt.NDArray[np.int64]:
     """Return whole units since 1970, rounded down; 0 for null. Hours are clipped to 32 bits, as in the lake."""
     is_date = pa.types.is_date32(column.type)
     raw = column.view(pa.int32()) if is_date else column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())

@@ -21,12 +21,12 @@ from pyarrow import types
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError, count_of
+from streamhouse_spark.schema.column_defaults import default_values
 from streamhouse_spark.schema.conversion import Conversion, refuse_column
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
-from streamhouse_spark.schema.defaults import default_values
+from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
 from streamhouse_spark.schema.evolution import describe_later_column
 from streamhouse_spark.schema.table_schema import Column, TableSchema
-from streamhouse_spark.schema.variant import contains_type, first_malformed, is_variant
+from streamhouse_spark.schema.variant import contains_type, find_first_malformed, is_variant
 
 _ADD_COLUMN = "; add a column with add_columns(…), ALTER TABLE … ADD COLUMN, or Spark's write option mergeSchema"
 
@@ -79,7 +79,7 @@ def convert_rows(
             )
         if position in unsure:
             _check_text(values, table, column.name)
-        if is_variant(column.type) and (row := first_malformed(values)) is not None:
+        if is_variant(column.type) and (row := find_first_malformed(values)) is not None:
             refuse_column(table, column.name, f"has a malformed variant in row {row} of these rows; {_MAKE_VARIANT}")
         if contains_type(column.type, types.is_map) and (row := first_repeated_key(values)) is not None:
             refuse_column(
@@ -274,13 +274,13 @@ def _column_values(source: _Source, name: str | None, column: Column, table: str
         return values
     _require_small(values, column.name, table)
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
-    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_rows.pieces(chunk)]
+    parts = [conversion.cast(part, column.type) for chunk in chunks for part in arrow_rows.slice_for_cast(chunk)]
     return pa.chunked_array(parts, type=column.type)
 
 
 def _require_small(values: arrow_rows.Column, name: str, table: str) -> None:
     """Reject a value that is larger than the maximum of a row, before a cast that would fail without naming the row."""
-    if not arrow_rows.are_small(values, arrow_rows.ROW_BYTES_MAX):
+    if not arrow_rows.is_small_column(values, arrow_rows.ROW_BYTES_MAX):
         sizes = arrow_rows.estimate_row_bytes(values)
         if len(sizes) and (largest := int(sizes.max())) > arrow_rows.ROW_BYTES_MAX:
             _refuse_row(table, name, int(np.argmax(sizes)), largest)
@@ -331,8 +331,8 @@ def _check_text(values: pa.ChunkedArray, table: str, column: str) -> None:
         row += len(chunk)
 
 
-def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str) -> pa.ChunkedArray:
-    """Fit strings to the length of their column as `TextSize.fit_texts` does, in slices that each fit into an array.
+def _fit_texts(values: pa.ChunkedArray, size: TextLength, table: str, column: str) -> pa.ChunkedArray:
+    """Fit strings to the length of their column as `TextLength.fit_texts` does, in slices that each fit into an array.
 
     A row that would become too large is rejected first.
     """
@@ -351,7 +351,7 @@ def _fit_texts(values: pa.ChunkedArray, size: TextSize, table: str, column: str)
     return arrow_rows.concat_columns(parts, values.type)
 
 
-def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Sizes | None:
+def _sizes_with_blanks(values: pa.ChunkedArray, size: TextLength) -> arrow_rows.Sizes | None:
     """Return the padded size of each string in bytes; None if one array holds all strings."""
     if size.kind != "char" or values.nbytes + size.length * len(values) <= arrow_rows.SLICE_BYTES_MAX:
         return None
@@ -360,7 +360,7 @@ def _sizes_with_blanks(values: pa.ChunkedArray, size: TextSize) -> arrow_rows.Si
     return arrow_rows.estimate_row_bytes(values) + blanks
 
 
-def _fit_slice(values: pa.ChunkedArray, size: TextSize, table: str, column: str, first_row: int) -> pa.ChunkedArray:
+def _fit_slice(values: pa.ChunkedArray, size: TextLength, table: str, column: str, first_row: int) -> pa.ChunkedArray:
     try:
         return size.fit_texts(values)
     except TextTooLongError as error:
@@ -415,20 +415,20 @@ def first_repeated_key(values: pa.ChunkedArray) -> int | None:
     """
     before = 0
     for chunk in values.chunks:
-        rows = np.concatenate([np.zeros(0, np.int64), *_repeating(chunk)])
+        rows = np.concatenate([np.zeros(0, np.int64), *_find_duplicate_key_maps(chunk)])
         if len(rows):
             return before + int(rows.min())
         before += len(chunk)
     return None
 
 
-def _repeating(array: pa.Array) -> Iterator[Indexes]:
+def _find_duplicate_key_maps(array: pa.Array) -> Iterator[Indexes]:
     """Yield the positions of values that contain a map with a duplicate key."""
     if not contains_type(array.type, types.is_map):
         return
     if types.is_struct(array.type):
         for child in array.flatten():
-            yield from _repeating(child)
+            yield from _find_duplicate_key_maps(child)
         return
     if types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_field))
@@ -436,13 +436,15 @@ def _repeating(array: pa.Array) -> Iterator[Indexes]:
     first, last = int(offsets[0]), int(offsets[-1])
     parents = np.repeat(np.arange(len(array)), np.diff(offsets))
     children = [array.items, array.keys] if types.is_map(array.type) else [array.values]
-    repeating_rows = [rows for child in children for rows in _repeating(child.slice(first, last - first))]
+    repeating_rows = [rows for child in children for rows in _find_duplicate_key_maps(child.slice(first, last - first))]
     if types.is_map(array.type) and len(parents) and int(np.diff(offsets).max()) > 1:
-        repeating_rows.append(_repeated(parents, _codes(array.keys.slice(first, last - first))))
+        repeating_rows.append(
+            _find_duplicate_keys(parents, _encode_keys_as_integers(array.keys.slice(first, last - first)))
+        )
     yield from (rows[is_valid[rows]] for rows in (parents[positions] for positions in repeating_rows))
 
 
-def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
+def _find_duplicate_keys(parents: Indexes, codes: Indexes) -> Indexes:
     """Return the positions of keys that occur at an earlier position of the same map."""
     order = np.lexsort((codes, parents))
     is_same = (np.diff(parents[order]) == 0) & (np.diff(codes[order]) == 0)
@@ -450,12 +452,12 @@ def _repeated(parents: Indexes, codes: Indexes) -> Indexes:
     return repeated
 
 
-def _codes(keys: pa.Array) -> Indexes:
+def _encode_keys_as_integers(keys: pa.Array) -> Indexes:
     """Return an integer for each key. Two integers are equal only if the keys are equal."""
     if types.is_struct(keys.type):
         codes = np.zeros(len(keys), np.int64)
         for child in keys.flatten():
-            codes = _pairs(codes, _codes(child))
+            codes = _pairs(codes, _encode_keys_as_integers(child))
         return codes
     if types.is_list(keys.type) or types.is_large_list(keys.type):
         return _codes_of_lists(keys)
@@ -468,7 +470,7 @@ def _codes(keys: pa.Array) -> Indexes:
 def _codes_of_lists(keys: pa.Array) -> Indexes:
     offsets = np.asarray(keys.offsets, np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
-    of_values = np.append(_codes(keys.values.slice(first, last - first)), -2)
+    of_values = np.append(_encode_keys_as_integers(keys.values.slice(first, last - first)), -2)
     starts, lengths = offsets[:-1] - first, np.diff(offsets)
     codes = np.where(np.asarray(keys.is_valid()), lengths, -1)
     for place in range(int(lengths.max(initial=0))):

@@ -24,9 +24,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import is_unicode
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.schema import ddl
-from streamhouse_spark.schema import default_values as constants
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
-from streamhouse_spark.schema.default_values import Default, DefaultFunction, default_from_json, parse_default
+from streamhouse_spark.schema import default_expressions as constants
+from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
+from streamhouse_spark.schema.default_expressions import Default, DefaultFunction, default_from_json, parse_default
 from streamhouse_spark.schema.nested_fields import FieldIds, count_fields
 from streamhouse_spark.schema.variant import VARIANT, holds_variant, is_marked, is_variant
 
@@ -161,7 +161,7 @@ class Column:
     comment: str | None = None
     default: Default | None = None
     """The constant or function for new rows whose writer omits the column; None means null."""
-    size: TextSize | None = None
+    size: TextLength | None = None
     """Length of CHAR(n) and VARCHAR(n)."""
     field_ids: FieldIds | None = None
     """Ids of nested fields; None until a nested field is changed."""
@@ -182,20 +182,20 @@ class Column:
     def default_scalar(self) -> pa.Scalar:
         """The default as a value of the column's type, or null.
 
-        A default function has a value only within a write, see `streamhouse_spark.schema.defaults.evaluate_defaults`.
+        A default function has a value only within a write, see `schema.column_defaults.evaluate_defaults`.
         """
         if self.default is None:
             return pa.nulls(1, self.type)[0]  # pa.scalar(None, …) would load pandas
         if isinstance(self.default, DefaultFunction):
             message = f"the default {self.default.sql} of column '{self.name}' has no value outside a write"
             raise AssertionError(message)  # noqa: TRY004 - a defect of this package
-        return constants.from_json(self.default, self.type)
+        return constants.constant_from_json(self.default, self.type)
 
     @property
     def default_sql(self) -> str | None:
         if isinstance(self.default, DefaultFunction):
             return self.default.sql
-        return None if self.default is None else constants.to_sql(self.default, self.type)
+        return None if self.default is None else constants.constant_to_sql(self.default, self.type)
 
     def to_json(self) -> dict[str, Any]:
         json_column = {
@@ -297,7 +297,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, columns: Iterable[Mapping[str, Any]]) -> Self:
-        """Read the result of `to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
+        """Read the result of `constant_to_json`. Raises `SchemaMismatchError`, or ``KeyError`` for a missing member."""
         return cls(tuple(Column.from_json(column) for column in columns))
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -328,10 +328,10 @@ class TableSchema:
         return any(is_variant(column.type) for column in self.columns)
 
     @property
-    def plain_columns(self) -> tuple[Column, ...]:
+    def storage_columns(self) -> tuple[Column, ...]:
         """The columns without comments, defaults and other properties that do not affect existing rows.
 
-        Two schemas with equal plain columns hold the same rows.
+        Two schemas with equal storage columns hold the same rows.
         """
         return tuple(replace(c, comment=None, default=None, field_ids=c.all_field_ids) for c in self.columns)
 
@@ -484,7 +484,7 @@ def _default_of(column: ddl.DdlColumn) -> Default | None:
     return fit_default(default, column.name, column.size)
 
 
-def fit_default(default: Default | None, name: str, size: TextSize | None) -> Default | None:
+def fit_default(default: Default | None, name: str, size: TextLength | None) -> Default | None:
     """Pad a default to the column's length. Raises `SchemaMismatchError` if the default is, or may be, longer."""
     if size is not None and isinstance(default, DefaultFunction):
         raise SchemaMismatchError(
@@ -500,10 +500,10 @@ def fit_default(default: Default | None, name: str, size: TextSize | None) -> De
         ) from None
 
 
-def _size_of(data: Mapping[str, Any]) -> TextSize | None:
+def _size_of(data: Mapping[str, Any]) -> TextLength | None:
     if "size" not in data:
         return None
-    size = TextSize.parse(str(data["size"]))
+    size = TextLength.parse(str(data["size"]))
     if size is None:
         raise SchemaMismatchError(f"column '{data['name']}' has the size {data['size']!r}, expected varchar(10)")
     return size

@@ -116,7 +116,7 @@ def cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return without_null_parts(rows).cast(schema)
 
 
-def first_malformed(values: pa.ChunkedArray) -> int | None:
+def find_first_malformed(values: pa.ChunkedArray) -> int | None:
     """Return the first row with a malformed variant, or None.
 
     A variant is malformed if a field is null or empty, or if its metadata version is not 1.

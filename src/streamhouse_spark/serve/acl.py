@@ -141,7 +141,7 @@ def require_right(client: Client, right: Right, path: TablePath) -> None:
     not read the table, whether or not the table exists. Sends no storage request.
     """
     if not client.can("read", path):
-        raise table_not_found(client, path)
+        raise table_not_found_error(client, path)
     if not client.can(right, path):
         raise NotAuthorizedError(
             f'the client {client.name} may not {right} {path}; request the right, {right} = ["{path}"] in the '
@@ -166,10 +166,10 @@ def can_see_definition(client: Client, state: TableState) -> bool:
 def require_definition(client: Client, name: TableName, state: TableState) -> None:
     """Raise `TableNotFoundError` for a system table that shows a view's definition, if the client may not see that."""
     if name.suffix in _DEFINITION_SUFFIXES and not can_see_definition(client, state):
-        raise table_not_found(client, name)
+        raise table_not_found_error(client, name)
 
 
-def table_not_found(client: Client, path: TablePath | TableName) -> TableNotFoundError:
+def table_not_found_error(client: Client, path: TablePath | TableName) -> TableNotFoundError:
     """Return the error for a table that does not exist, or that a client may not see."""
     return TableNotFoundError(
         f"table {path} does not exist, or the client {client.name} has no right on it; request the right, or use a "
@@ -177,7 +177,7 @@ def table_not_found(client: Client, path: TablePath | TableName) -> TableNotFoun
     )
 
 
-def database_not_found(client: Client, database: str) -> TableNotFoundError:
+def database_not_found_error(client: Client, database: str) -> TableNotFoundError:
     """Return the error for a database that does not exist, or that a client may not see."""
     return TableNotFoundError(
         f"database {database[:100]} does not exist, or the client {client.name} has no right on a table of it; request "
@@ -196,7 +196,7 @@ def hide_names(
     if table is None or not isinstance(error, TableNotFoundError) or client.can_read_all():
         return error
     try:
-        return error if exists(table) else table_not_found(client, parse_table_name(table).path)
+        return error if exists(table) else table_not_found_error(client, parse_table_name(table).path)
     except StreamhouseError as failure:
         return failure
 

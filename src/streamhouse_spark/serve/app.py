@@ -16,18 +16,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamhouse_spark.core.clock import Clock
 from streamhouse_spark.core.concurrency import new_lock
-from streamhouse_spark.metrics import Metric, as_prometheus, process_metrics, store_metrics
+from streamhouse_spark.metrics import Metric, format_prometheus, process_metrics, store_metrics
 from streamhouse_spark.serve.acl import Client
 from streamhouse_spark.serve.app_context import AppContext, OpenTables
-from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Admission, Guard, client_of, make_route
+from streamhouse_spark.serve.auth import HEALTH, ICEBERG, Authenticator, AuthMiddleware, client_of, make_route
 from streamhouse_spark.serve.iceberg.rest import iceberg_routes
-from streamhouse_spark.serve.iceberg.served_tables import StaleFallback, VirtualTables
-from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
+from streamhouse_spark.serve.iceberg.served_tables import ServedTables, StaleFallback
+from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor
-from streamhouse_spark.serve.metrics import ServerCounters, server_measures
 from streamhouse_spark.serve.options import ServeOptions
 from streamhouse_spark.serve.responses import parse_parameters
-from streamhouse_spark.serve.rest_api import openapi, rows_routes
+from streamhouse_spark.serve.rest_api import openapi, rest_routes
+from streamhouse_spark.serve.server_metrics import ServerCounters, make_server_metrics
 from streamhouse_spark.storage.request_metrics import RequestCounts
 from streamhouse_spark.table.status import TableOverview, read_overdue_failures
 from streamhouse_spark.warehouse.table_batch import open_all
@@ -75,9 +75,9 @@ class Overview:
                 self._refreshed_ms = now_ms
             return self._tables
 
-    def measures(self) -> list[Metric]:
+    def metrics(self) -> list[Metric]:
         """Return the metrics of all tables and requests. Raises `StorageError`."""
-        return server_measures(self.tables(), self._counts)
+        return make_server_metrics(self.tables(), self._counts)
 
     def _page(self, request: Request) -> Response:  # noqa: ARG002 - a handler
         """Return the overview page, which contains no data and requests it with the user's token."""
@@ -98,7 +98,7 @@ class Overview:
         sees_all = client.can_read_all()
         counts = self._counts if sees_all else ServerCounters()
         process = process_metrics() if sees_all else store_metrics(RequestCounts())
-        kind, text = as_prometheus([*server_measures(self._readable_tables(client), counts), *process])
+        kind, text = format_prometheus([*make_server_metrics(self._readable_tables(client), counts), *process])
         return Response(text, media_type=kind)
 
 
@@ -106,33 +106,33 @@ def make_app(warehouse: Warehouse, options: ServeOptions | None = None) -> Starl
     """Build the application. It has no state that other servers need, so several servers may run concurrently."""
     options = options or ServeOptions()
     clock = warehouse.world.clock
-    admission = Admission(options.access, clock)
+    admission = Authenticator(options.access, clock)
     opened = OpenTables(warehouse)
-    tables = VirtualTables(warehouse, grace_ms=options.grace_ms)
+    tables = ServedTables(warehouse, grace_ms=options.grace_ms)
     counts = ServerCounters()
     overview = Overview(warehouse, counts)
     vending = CredentialVendor(warehouse, options.vend) if options.vend is not None else None
     stale_fallback = StaleFallback(options.lake_after_s, counts) if options.lake_after_s is not None else None
-    system = SystemDocuments(grace_ms=options.grace_ms)
+    system = SystemTableMetadata(grace_ms=options.grace_ms)
     routes = [
         Route(HEALTH, _health, methods=["GET", "HEAD"]),
         Route(f"{API}/openapi.json", _openapi, methods=["GET"]),
         *overview.routes(),
-        Mount(API, routes=rows_routes(opened, counts)),
+        Mount(API, routes=rest_routes(opened, counts)),
         Mount(ICEBERG, routes=iceberg_routes(tables, options.client_config, vending, system, stale_fallback)),
     ]
     middleware = [
-        Middleware(_RequestCounter, counts=counts, clock=clock),
-        Middleware(Guard, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
+        Middleware(_RequestMetrics, counts=counts, clock=clock),
+        Middleware(AuthMiddleware, admission, warehouse, _PUBLIC_PATHS, options.audit, options.sites),
     ]
     app = Starlette(routes=routes, middleware=middleware)
     app.state.tables = tables
-    app.state.measures = overview.measures
+    app.state.metrics = overview.metrics
     app.state.shared = AppContext(opened, admission, counts, options.audit)
     return app
 
 
-class _RequestCounter:
+class _RequestMetrics:
     """Middleware that counts and logs requests by area and status."""
 
     def __init__(self, app: ASGIApp, counts: ServerCounters, clock: Clock) -> None:

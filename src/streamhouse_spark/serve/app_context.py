@@ -7,9 +7,9 @@ from contextlib import suppress
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import TableNotFoundError
 from streamhouse_spark.serve.audit import AuditLog
-from streamhouse_spark.serve.auth import Admission
-from streamhouse_spark.serve.metrics import ServerCounters
-from streamhouse_spark.table.first_calls import load_first_calls
+from streamhouse_spark.serve.auth import Authenticator
+from streamhouse_spark.serve.server_metrics import ServerCounters
+from streamhouse_spark.table.preloading import preload_modules
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -30,7 +30,7 @@ class OpenTables:
                     return table
             self._tables.pop(name, None)
         table = self.warehouse.table(name)
-        load_first_calls(table.state)
+        preload_modules(table.state)
         self._tables[name] = table
         return table
 
@@ -38,6 +38,6 @@ class OpenTables:
 @dataclass(frozen=True, slots=True)
 class AppContext:
     tables: OpenTables
-    admission: Admission
+    admission: Authenticator
     counts: ServerCounters
     audit: AuditLog | None = None

@@ -1,6 +1,7 @@
 """Checks of an HTTP request before its handler: same-site check, authentication, rate limit, right, and audit log.
 
-`Guard` authenticates the client of a request, and the routes of `make_route` check its right on the requested table.
+`AuthMiddleware` authenticates the client of a request, and the routes of `make_route` check its right on the requested
+table.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Access, AccessOf, Client, Right, hide_names, require_right
 from streamhouse_spark.serve.audit import AuditLog
 from streamhouse_spark.serve.responses import error_response, iceberg_error, iceberg_error_response
-from streamhouse_spark.serve.same_site import AllowedSites, Refusal
+from streamhouse_spark.serve.same_site import AllowedSites, Rejection
 from streamhouse_spark.warehouse.warehouse import Warehouse
 
 _BURST_S: Final = 2.0
@@ -66,7 +67,7 @@ class RateLimit:
         return 0 if is_free else max(1, math.ceil((1 - tokens) / requests_per_s))
 
 
-class Admission:
+class Authenticator:
     """Authenticates clients, and limits their requests over all protocols. Safe for threads."""
 
     def __init__(self, access: AccessOf, clock: Clock) -> None:
@@ -78,27 +79,27 @@ class Admission:
         """The current access rights."""
         return self._access()
 
-    def authenticate(self, authorization: str | None, address: str) -> Client | Refusal:
+    def authenticate(self, authorization: str | None, address: str) -> Client | Rejection:
         """Return the client of a request. Raises the errors of `Access.client_of`."""
         access = self.access
         return self.admit(access, access.client_of(authorization), address)
 
-    def admit(self, access: Access, client: Client | None, address: str) -> Client | Refusal:
+    def admit(self, access: Access, client: Client | None, address: str) -> Client | Rejection:
         """Count a request of an authenticated client, or of an address without a valid token."""
         if client is None:
             wait_s = self._limit.wait_s(f"wrong tokens of {address}", _WRONG_TOKENS_PER_S)
             if wait_s:
-                return Refusal(429, "this address sent too many requests without a valid token", wait_s)
-            return Refusal(401, "found no valid token; send Authorization: Bearer TOKEN")
+                return Rejection(429, "this address sent too many requests without a valid token", wait_s)
+            return Rejection(401, "found no valid token; send Authorization: Bearer TOKEN")
         rate = client.requests_per_s or access.requests_per_s
         key = f"{address} {client.name}" if access.is_open else client.name
         wait_s = self._limit.wait_s(key, rate) if rate else 0
         if rate and wait_s:
-            return Refusal(429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
+            return Rejection(429, f"the client {client.name} sends more than {rate:g} requests/s", wait_s)
         return client
 
 
-class Guard:
+class AuthMiddleware:
     """Middleware that authenticates a request and stores its client in the request state; handlers check rights.
 
     It rejects requests without a valid token with status 401, above the client's limit with 429, and from a page of
@@ -108,7 +109,7 @@ class Guard:
     def __init__(
         self,
         app: ASGIApp,
-        admission: Admission,
+        admission: Authenticator,
         warehouse: Warehouse,
         open_paths: tuple[str, ...],
         audit: AuditLog | None,
@@ -160,7 +161,7 @@ class Guard:
         if client is not None:
             state["client"] = client
         admitted = self._admission.admit(access, client, address)
-        return _refusal_response(request, admitted) if isinstance(admitted, Refusal) else None
+        return _refusal_response(request, admitted) if isinstance(admitted, Rejection) else None
 
     def _write_audit(self, request: Request, state: dict[str, Any], status: int) -> None:
         if self._audit is None:
@@ -181,7 +182,7 @@ class Guard:
         )
 
 
-def _refusal_response(request: Request, refusal: Refusal) -> Response:
+def _refusal_response(request: Request, refusal: Rejection) -> Response:
     status, text = refusal.status, refusal.text
     condition, exception = _CONDITIONS[status]
     if request.scope["path"].startswith(ICEBERG):
@@ -201,12 +202,12 @@ def _refusal_response(request: Request, refusal: Refusal) -> Response:
 
 
 def client_of(request: Request) -> Client:
-    """Return the client that `Guard` authenticated, else a client without rights."""
+    """Return the client that `AuthMiddleware` authenticated, else a client without rights."""
     client = request.scope.get("state", {}).get("client")
     return client if isinstance(client, Client) else Client("unknown")
 
 
-def require(request: Request, right: Right, table: str) -> None:
+def require_request_right(request: Request, right: Right, table: str) -> None:
     """Check the right of a request's client on a table. Raises the errors of `require_right`."""
     path = parse_table_name(table).path
     state = request.scope.setdefault("state", {})
@@ -238,7 +239,7 @@ def make_route(
     async def answer(request: Request) -> Response:
         try:
             if right is not None:
-                require(request, right, table_of(request))
+                require_request_right(request, right, table_of(request))
             if iscoroutinefunction(handler):
                 response: Response = await handler(request)
             else:

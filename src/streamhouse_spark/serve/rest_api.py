@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from streamhouse_spark.config.table_properties import VIEW, view_facts
+from streamhouse_spark.config.table_properties import VIEW, describe_view_properties
 from streamhouse_spark.core.concurrency import new_event
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
@@ -40,13 +40,12 @@ from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.tiering_failures import list_failures
 from streamhouse_spark.read.tail import Tail
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.column_defaults import default_scalars, evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.json_values import encode_row_texts
 from streamhouse_spark.serve.acl import ANONYMOUS, Client, can_see_definition, require_definition
 from streamhouse_spark.serve.app_context import OpenTables
-from streamhouse_spark.serve.auth import client_of, make_route, require
-from streamhouse_spark.serve.metrics import ServerCounters
+from streamhouse_spark.serve.auth import client_of, make_route, require_request_right
 from streamhouse_spark.serve.request_identity import (
     IDEMPOTENCY_KEY,
     PRODUCER_ID,
@@ -60,16 +59,17 @@ from streamhouse_spark.serve.row_bodies import (
     CSV,
     JSON,
     JSON_LINES,
-    Body,
     RejectedRow,
-    body_type,
-    media_type,
+    RowBody,
+    negotiate_format,
     parse_bad_rows,
     parse_body,
+    parse_content_type,
     parse_rows,
     validate_rows,
     write_rows,
 )
+from streamhouse_spark.serve.server_metrics import ServerCounters
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import DEAD_LETTERS
 from streamhouse_spark.write.file_readers import CsvOptions, decode_field
@@ -106,7 +106,7 @@ _ROWS: Final = {
 }
 
 
-def rows_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
+def rest_routes(tables: OpenTables, counts: ServerCounters) -> list[Route]:
     """Return the routes below ``/api/v1/tables``."""
     api = _RowsApi(tables, counts)
     exists = tables.warehouse.exists
@@ -206,7 +206,7 @@ class _RowsApi:
             ), ()
         validated = validate_rows(table, rows_request.rows())
         if validated.bad and rows_request.dead_letters:
-            require(request, "write", rows_request.dead_letters)
+            require_request_right(request, "write", rows_request.dead_letters)
             letters = self._warehouse.create_table(rows_request.dead_letters, DEAD_LETTERS, if_not_exists=True)
             now = dt.datetime.fromtimestamp(self._warehouse.world.clock.now_ms() / 1000, dt.UTC)
             letters.append(
@@ -228,7 +228,7 @@ class _RowsApi:
     def read(self, request: Request) -> Response:
         name, parameters = request.path_params["table"], parse_parameters(request, _READ_PARAMETERS)
         limit = _parse_limit(parameters.get("limit"), ROWS_DEFAULT, ROWS_MAX)
-        kind = media_type(request.headers.get("accept"))
+        kind = negotiate_format(request.headers.get("accept"))
         columns = [c.strip() for c in parameters["columns"].split(",")] if parameters.get("columns") else None
         where = parameters.get("where") or None
         if (parsed := parse_table_name(name)).suffix is not None:
@@ -327,7 +327,7 @@ class _RowsRequest:
         rules = CsvOptions(
             schema, defaults=default_scalars(evaluate_defaults(table.state.schema, StatementContext.of(table.world)))
         )
-        kind = body_type(request.headers.getlist("content-type"))
+        kind = parse_content_type(request.headers.getlist("content-type"))
         return cls(mode, body, kind, rules, columns, bad_rows, dead_letters or None)
 
     @property
@@ -337,7 +337,7 @@ class _RowsRequest:
         texts = (self.mode, self.kind, columns, self.bad_rows, self.dead_letters or "")
         return (self.body, *(text.encode() for text in texts))
 
-    def rows(self) -> Body:
+    def rows(self) -> RowBody:
         return parse_body(self.body, self.kind, self.rules)
 
     def store(self, table: Table, rows: pa.Table, transaction: Transaction | None) -> BucketOffsets:
@@ -549,7 +549,7 @@ def describe_table(table: Table, client: Client) -> dict[str, Any]:
         "rounds": _describe_rounds(state),
         "readers": _describe_readers(state),
         "writers": _describe_writers(state),
-        "view": view_facts(state.properties, table.name) if can_see_definition(client, state) else None,
+        "view": describe_view_properties(state.properties, table.name) if can_see_definition(client, state) else None,
     }
 
 

@@ -15,20 +15,28 @@ from itertools import pairwise
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.csv
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import require_constraints
 from streamhouse_spark.expressions.generated_columns import fill_generated_columns
 from streamhouse_spark.log.segments.metadata_columns import without_metadata
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import reject_identity_values
-from streamhouse_spark.schema.json_values import encode_row_texts
+from streamhouse_spark.schema.json_values import encode_row_texts, encode_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.write.file_readers import CsvOptions, json_lines, json_objects, read_body, write_csv
+from streamhouse_spark.write.file_readers import (
+    CsvOptions,
+    is_bytes,
+    is_time,
+    read_body,
+    split_json_objects,
+    to_json_lines,
+)
 from streamhouse_spark.write.untrusted_arrow import IpcLimits
 
 JSON: Final = "application/json"
@@ -46,7 +54,7 @@ REASON_CHARS_MAX: Final = 500
 _EVENT_CHARS_MAX: Final = 64 << 10
 
 
-def media_type(header: str | None) -> str:
+def negotiate_format(header: str | None) -> str:
     """Return the first supported row format of an ``Accept`` header, JSON by default.
 
     Raises `InvalidOptionError` if the header names only unsupported formats.
@@ -61,7 +69,7 @@ def media_type(header: str | None) -> str:
     return supported or JSON
 
 
-def body_type(headers: Sequence[str]) -> str:
+def parse_content_type(headers: Sequence[str]) -> str:
     """Return the row format in the values of the header ``Content-Type``.
 
     Raises `InvalidOptionError` unless there is exactly one header, with a supported type. HTML forms cannot send these
@@ -84,7 +92,7 @@ def body_type(headers: Sequence[str]) -> str:
 
 def parse_rows(body: bytes, kind: str, rules: CsvOptions) -> pa.Table:
     """Parse the rows of a body, with strings cast to the table's types. Raises `SchemaMismatchError`."""
-    lines = json_lines(body) if kind == JSON else body
+    lines = to_json_lines(body) if kind == JSON else body
     rows = read_body(lines, _FORMATS.get(kind, "json"), rules, _LIMITS)
     return without_metadata(rows, rules.schema.names if rules.schema is not None else ())
 
@@ -127,7 +135,7 @@ class ValidatedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class RowBody:
     """The rows of a body, whose ranges can be parsed separately."""
 
     num_rows: int
@@ -137,17 +145,17 @@ class Body:
     """Returns the text of a row."""
 
 
-def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
+def parse_body(body: bytes, kind: str, rules: CsvOptions) -> RowBody:
     """Divide a body into rows. Raises `SchemaMismatchError` if that fails."""
     if kind == ARROW:
         rows = parse_rows(body, kind, rules)
-        return Body(
+        return RowBody(
             rows.num_rows,
             lambda begin, end: rows.slice(begin, end - begin),
             lambda row: next(encode_row_texts(rows.slice(row, 1))),
         )
     if kind == JSON:
-        return _divide_lines(json_objects(body), rules)
+        return _divide_lines(split_json_objects(body), rules)
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
@@ -157,14 +165,14 @@ def parse_body(body: bytes, kind: str, rules: CsvOptions) -> Body:
     return _divide_lines([line for line in text.split("\n") if line.strip()], rules)
 
 
-def _divide_lines(lines: Sequence[str], rules: CsvOptions) -> Body:
+def _divide_lines(lines: Sequence[str], rules: CsvOptions) -> RowBody:
     def read(begin: int, end: int) -> pa.Table:
         return parse_rows("\n".join(lines[begin:end]).encode(), JSON_LINES, rules)
 
-    return Body(len(lines), read, lines.__getitem__)
+    return RowBody(len(lines), read, lines.__getitem__)
 
 
-def _divide_csv(text: str, rules: CsvOptions) -> Body:
+def _divide_csv(text: str, rules: CsvOptions) -> RowBody:
     """Divide CSV with column names in the first record."""
     lines = io.StringIO(text, newline="")
     try:
@@ -179,10 +187,10 @@ def _divide_csv(text: str, rules: CsvOptions) -> Body:
     def read(begin: int, end: int) -> pa.Table:
         return parse_rows((header + "".join(records[begin:end])).encode(), CSV, rules)
 
-    return Body(len(records), read, lambda row: header + records[row].rstrip("\r\n"))
+    return RowBody(len(records), read, lambda row: header + records[row].rstrip("\r\n"))
 
 
-def validate_rows(table: Table, body: Body) -> ValidatedRows:
+def validate_rows(table: Table, body: RowBody) -> ValidatedRows:
     """Validate rows against the latest columns and constraints of a table.
 
     Raises `SchemaMismatchError` with the first reason if more than `BAD_ROWS_MAX` rows are bad.
@@ -211,7 +219,7 @@ def _require_valid(table: Table, rows: pa.Table) -> None:
 
 @dataclass
 class _BadRowSearch:
-    body: Body
+    body: RowBody
     require: Callable[[pa.Table], None]
     bad: list[RejectedRow] = field(default_factory=list)
 
@@ -246,3 +254,20 @@ def parse_bad_rows(text: str | None, dead_letters: str | None) -> str:
             "bad_rows=dead-letter and dead_letters=<database>.<table> require each other; set both, or neither"
         )
     return policy
+
+
+def write_csv(rows: pa.Table) -> bytes:
+    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
+    sink = io.BytesIO()
+    for place, column in enumerate(rows.schema):
+        if is_bytes(column.type) or is_time(column.type):
+            values = encode_values(rows.column(place).combine_chunks())
+            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
+    try:
+        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
+    except pa.ArrowException as error:
+        raise InvalidOptionError(
+            f"the rows cannot be written as CSV: {error}; select other columns (columns=), or another format "
+            "(application/json)"
+        ) from error
+    return sink.getvalue()

@@ -26,7 +26,7 @@ _OWN_SITES: Final = ("same-origin", "none")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """A rejection of a request, with its HTTP status."""
 
     status: int
@@ -51,14 +51,14 @@ class AllowedSites:
         """Parse the options ``--allowed-host`` and ``--allowed-origin``. Raises `InvalidOptionError`."""
         return cls(tuple(_parse_host(text) for text in hosts), tuple(_parse_origin(text) for text in origins))
 
-    def check(self, headers: Headers, *, requires_token: bool) -> Refusal | None:
+    def check(self, headers: Headers, *, requires_token: bool) -> Rejection | None:
         """Return the rejection of a request, or None. HTTP/1.0 clients may omit Host, but browsers never do.
 
         A server that requires tokens accepts every host name if none is configured, because pages have no token.
         """
         host = headers.get("host")
         if host is not None and (self.hosts or not requires_token) and not self._answers_to(host):
-            return Refusal(
+            return Rejection(
                 421,
                 f"the host {host[:100]!r} is not allowed, because it may be a web page whose name resolves to this "
                 "server; use the server's address, or start the server with --allowed-host and the host",
@@ -72,18 +72,18 @@ class AllowedSites:
         name = authority["host"].lower().removesuffix(".")
         return ANY_HOST in self.hosts or name == "localhost" or _is_address(name) or name in self.hosts
 
-    def _check_origin(self, headers: Headers, host: str | None) -> Refusal | None:
+    def _check_origin(self, headers: Headers, host: str | None) -> Rejection | None:
         origins = headers.getlist("origin")
         for origin in origins:
             if origin not in self.origins and not _is_own_origin(origin, host):
-                return Refusal(
+                return Rejection(
                     403,
                     f"pages of the origin {origin[:100]!r} may not use this server; if they are the server's own pages "
                     "behind a proxy, start the server with --allowed-origin and the origin",
                 )
         site, is_visit = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode") == "navigate"
         if not origins and site is not None and site not in _OWN_SITES and not is_visit:
-            return Refusal(403, "pages of other sites may not use this server; open its own page")
+            return Rejection(403, "pages of other sites may not use this server; open its own page")
         return None
 
 

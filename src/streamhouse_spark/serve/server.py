@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
     from streamhouse_spark.serve.flight.server import FlightServer
-    from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
+    from streamhouse_spark.serve.iceberg.served_tables import ServedTables
     from streamhouse_spark.serve.options import ServeOptions
     from streamhouse_spark.warehouse.warehouse import Warehouse
 
@@ -90,7 +90,7 @@ def serve(
     try:
         with (
             server.capture_signals(),
-            export_until_exit(app.state.measures),
+            export_until_exit(app.state.metrics),
         ):  # a client may stop the server once it is announced
             announce(url, reads.url if reads is not None else None)
             server.run(sockets=[socket])
@@ -132,7 +132,7 @@ def _create_server(config: uvicorn.Config) -> uvicorn.Server:
     return Server(config)
 
 
-def _clean_virtual_tables(tables: VirtualTables, stop: threading.Event, grace_ms: int) -> None:
+def _clean_virtual_tables(tables: ServedTables, stop: threading.Event, grace_ms: int) -> None:
     while not stop.wait(grace_ms / 1000 / _CLEANINGS_PER_GRACE):
         try:
             deleted = tables.clean()

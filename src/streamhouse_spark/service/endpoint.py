@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
-from streamhouse_spark.metrics import Metric, MetricSource, as_prometheus, export_until_exit, process_metrics
+from streamhouse_spark.metrics import Metric, MetricSource, export_until_exit, format_prometheus, process_metrics
 from streamhouse_spark.service.tiering_service import ServiceHealth, TableStatus
 
 STUCK_MS: Final = 300_000
@@ -64,7 +64,7 @@ COUNTERS: Final[Definitions[TableStatus]] = {
 }
 
 
-class ServiceSnapshot(Protocol):
+class MonitoredService(Protocol):
     """The part of a service that the endpoint uses."""
 
     def status(self) -> list[TableStatus]: ...
@@ -72,20 +72,23 @@ class ServiceSnapshot(Protocol):
     def health(self) -> ServiceHealth: ...
 
 
-def no_more_metrics() -> Sequence[Metric]:
+def no_metrics() -> Sequence[Metric]:
     """Return no metrics, for a process that runs only a tiering service."""
     return ()
 
 
-def collect_measures(service: ServiceSnapshot, more: MetricSource = no_more_metrics) -> list[Metric]:
-    return [*service_measures(service.status(), service.health()), *more()]
+def collect_measures(service: MonitoredService, extra_metrics: MetricSource = no_metrics) -> list[Metric]:
+    return [*make_service_metrics(service.status(), service.health()), *extra_metrics()]
 
 
 def export_service_metrics(
-    service: ServiceSnapshot, more: MetricSource = no_more_metrics
+    service: MonitoredService, extra_metrics: MetricSource = no_metrics
 ) -> AbstractContextManager[None]:
-    """Export the metrics of a service, and ``more``, to OpenTelemetry until the block ends, if its API is installed."""
-    return export_until_exit(partial(collect_measures, service, more))
+    """Export the metrics of a service, and ``extra_metrics``, to OpenTelemetry until the block ends.
+
+    Does nothing if OpenTelemetry's API is not installed.
+    """
+    return export_until_exit(partial(collect_measures, service, extra_metrics))
 
 
 def parse_address(text: str) -> Address:
@@ -101,15 +104,15 @@ def parse_address(text: str) -> Address:
 
 @contextmanager
 def serve_until_exit(
-    service: ServiceSnapshot, address: Address, more: MetricSource = no_more_metrics
+    service: MonitoredService, address: Address, extra_metrics: MetricSource = no_metrics
 ) -> Iterator[Address]:
     """Serve in a background thread until the block ends, and yield the address with the actual port.
 
-    ``more`` returns other metrics of the process. Raises `StorageError` if the address is unavailable, and
+    ``extra_metrics`` returns other metrics of the process. Raises `StorageError` if the address is unavailable, and
     `MissingExtraError` without the extra ``metrics``.
     """
     try:
-        as_prometheus(())  # loads the library
+        format_prometheus(())  # loads the library
     except ImportError as error:
         raise MissingExtraError(
             f"the endpoint of a tiering service requires {error.name}, which is not installed; run: pip install "
@@ -122,7 +125,7 @@ def serve_until_exit(
             "/readyz": lambda: _check_readiness(service.health()),
             "/metrics": lambda: (
                 HTTPStatus.OK,
-                *as_prometheus([*collect_measures(service, more), *process_metrics()]),
+                *format_prometheus([*collect_measures(service, extra_metrics), *process_metrics()]),
             ),
         }
 
@@ -195,7 +198,7 @@ def _answer(status: HTTPStatus, word: str, health: ServiceHealth) -> Answer:
     return status, "application/json", json.dumps({**document, "error": health.listing_error}).encode() + b"\n"
 
 
-def service_measures(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:
+def make_service_metrics(tables: Sequence[TableStatus], health: ServiceHealth) -> list[Metric]:
     """Return the metrics of a service and its tables. Counters start with the service."""
     turned = [] if health.turned_ms_ago is None else [((), health.turned_ms_ago / 1000)]
     up = float(health.tables is not None and health.listing_error is None)

@@ -35,7 +35,7 @@ _TIMEOUT_S: Final = 10
 
 
 @dataclass(slots=True)
-class RoundEvents:
+class RoundEventEmitter:
     """Emits the events of a round, which becomes a run once it has rows to write."""
 
     listener: LineageListener

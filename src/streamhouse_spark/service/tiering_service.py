@@ -32,9 +32,9 @@ from streamhouse_spark.lake.types import LakeFile
 from streamhouse_spark.log.catalog.claims import release_claim, try_claim
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.tiering_failures import Work, describe_failure, note_failure, note_success
+from streamhouse_spark.log.tiering_failures import Work, describe_failure, record_failure, record_success
 from streamhouse_spark.read.system_tables import bucket_lags
-from streamhouse_spark.service.openlineage import LineageListener, RoundEvents
+from streamhouse_spark.service.openlineage import LineageListener, RoundEventEmitter
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.maintenance.lake import LakeMaintainReport, LakeStep, maintain_lake
@@ -57,7 +57,7 @@ _BACKOFF_MS_MAX = 300_000
 Doing = Literal["waiting", "tiering", "maintaining", "elsewhere", "failed"]
 
 
-class FailureNotes:
+class FailureRecorder:
     """Records failures next to the tables. A table must be used by one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
@@ -75,7 +75,7 @@ class FailureNotes:
         try:
             rows, now_ms = sum(bucket_lags(table.state).values()), table.storage.now_ms()
             failure = describe_failure(work, error, host=self._host, rows=rows, now_ms=now_ms, duration_ms=duration_ms)
-            note_failure(table.storage, table.uuid, failure)
+            record_failure(table.storage, table.uuid, failure)
         except Exception as problem:  # noqa: BLE001 - the note is a hint
             logger.info("cannot record the failed round of %s: %s", table.name, problem)
 
@@ -88,7 +88,7 @@ class FailureNotes:
         if not self._has_failure_note.get((table.uuid, work), work == "maintenance"):
             return
         with log_post_commit_errors(logger, "the note that rounds succeed", table.name):
-            note_success(table.storage, table.uuid, work, table.storage.now_ms())
+            record_success(table.storage, table.uuid, work, table.storage.now_ms())
             self._has_failure_note[table.uuid, work] = False
 
     @contextmanager
@@ -264,7 +264,7 @@ class Service:
         self._service_id = connection.warehouse().world.ids.new_uuid()
         self._run_tasks = run_tasks
         self._discovery = TableDiscovery(connection)
-        self._notes = FailureNotes(self._clock)
+        self._notes = FailureRecorder(self._clock)
         self._entries: dict[str, _Entry] = {}
         self._unopened: dict[str, TableStatus] = {}
         self._lock = new_lock()
@@ -282,7 +282,7 @@ class Service:
         self._service_id = self._connection.warehouse().world.ids.new_uuid()
         self._entries = {}
         self._discovery = TableDiscovery(self._connection)
-        self._notes = FailureNotes(self._clock)
+        self._notes = FailureRecorder(self._clock)
 
     def stop(self) -> None:
         """End `run` after the rounds in progress. Safe for threads; idempotent."""
@@ -469,7 +469,7 @@ class Service:
         """Tier the table and emit lineage events."""
         if self._on_lineage is None:
             return tier_table(entry.table, self._stoppable_tasks(entry, None))
-        events = RoundEvents(self._on_lineage, entry.table, self._connection.warehouse().world)
+        events = RoundEventEmitter(self._on_lineage, entry.table, self._connection.warehouse().world)
         try:
             report = tier_table(entry.table, self._stoppable_tasks(entry, events))
         except StopRequested:
@@ -481,7 +481,7 @@ class Service:
         events.emit_end(report)
         return report
 
-    def _stoppable_tasks(self, entry: _Entry, events: RoundEvents | None) -> RunTasks:
+    def _stoppable_tasks(self, entry: _Entry, events: RoundEventEmitter | None) -> RunTasks:
         def run(tasks: Sequence[TieringTask]) -> Sequence[Sequence[LakeFile]]:
             if self._stop.is_set():
                 raise StopRequested

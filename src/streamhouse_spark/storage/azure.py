@@ -17,10 +17,10 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError, StorageError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.client import (
-    Blob,
     ClientCache,
+    ListedBlob,
+    ListingPage,
     MultipartUpload,
-    Page,
     StoreClock,
     TokenFile,
     open_token_file,
@@ -37,7 +37,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_key_prefix,
     parse_seconds,
     select_settings,
@@ -147,13 +147,13 @@ class AzureAddress:
         clouds = ("core.windows.net", "core.chinacloudapi.cn", "core.usgovcloudapi.net")
         return self.authority is None and self.domain in clouds
 
-    def client(self) -> AzureBlobs:
+    def client(self) -> AzureContainerClient:
         return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.account_key, self.sas_token, self.client_secret)
+        return list_secrets_to_mask(self.account_key, self.sas_token, self.client_secret)
 
 
 try:
@@ -194,7 +194,7 @@ _REMEDIES: Final = {
 _EXISTS: Final = frozenset({"BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite"})
 
 
-class AzureBlobs:
+class AzureContainerClient:
     """The blobs of one container."""
 
     failures: tuple[type[Exception], ...] = (AzureError, requests.RequestException, OSError)
@@ -258,7 +258,7 @@ class AzureBlobs:
     def begin(self, name: str, attempt: str) -> MultipartUpload:
         return _Blocks(self._blob(name), attempt)
 
-    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page:
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> ListingPage:
         about: dict[str, Any] = {"name_starts_with": prefix, "include": ["metadata"], "results_per_page": _PAGE_BLOBS}
         listing = (
             self._container.walk_blobs(delimiter=delimiter, **about)
@@ -268,12 +268,12 @@ class AzureBlobs:
         pages = listing.by_page(page_token)
         items = list(next(pages, ()))
         blobs = [
-            Blob(item.name, int(item.size), round(item.last_modified.timestamp() * 1000))
+            ListedBlob(item.name, int(item.size), round(item.last_modified.timestamp() * 1000))
             for item in items
             if not isinstance(item, BlobPrefix) and (item.metadata or {}).get(_FOLDER) != "true"
         ]
         prefixes = [item.name for item in items if isinstance(item, BlobPrefix)]
-        return Page(blobs, prefixes, getattr(pages, "continuation_token", None) or None)
+        return ListingPage(blobs, prefixes, getattr(pages, "continuation_token", None) or None)
 
     def delete(self, name: str) -> None:
         self._blob(name).delete_blob(delete_snapshots="include")
@@ -376,10 +376,10 @@ def _credential(address: AzureAddress) -> Any:
     return DefaultAzureCredential(managed_identity_client_id=address.client_id)
 
 
-CLIENTS: ClientCache[AzureAddress, AzureBlobs] = ClientCache(AzureBlobs)
+CLIENTS: ClientCache[AzureAddress, AzureContainerClient] = ClientCache(AzureContainerClient)
 
 
-def azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
+def open_azure_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``abfss://container@account.dfs.core.windows.net/prefix``, with pyiceberg's ``adls.*``
     settings.
 

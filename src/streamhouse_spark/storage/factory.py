@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.local import MOUNTS, LocalStorage, mount_of
+from streamhouse_spark.storage.local import MOUNTS, LocalStorage, find_mount
 
 SINGLE_HOST_SETTING = "storage.local.single-host"
 """``true`` allows a warehouse on a network file system, provided that no other host opens it."""
@@ -35,7 +35,7 @@ _NETWORK_TYPES = frozenset({
 })  # fmt: skip
 
 
-def storage_for(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
+def open_storage(location: str, settings: Mapping[str, str] | None = None, world: World | None = None) -> Storage:
     """Return the store at a path or URL, without connecting to it.
 
     ``settings`` are those of the warehouse, named as in pyiceberg: ``s3.*``, ``gcs.*``, ``adls.*``, ``hdfs.*``. Raises
@@ -55,17 +55,17 @@ def storage_for(location: str, settings: Mapping[str, str] | None = None, world:
 
         return S3Storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "gs":
-        from streamhouse_spark.storage.gcs import gcs_storage
+        from streamhouse_spark.storage.gcs import open_gcs_storage
 
-        return gcs_storage(scheme + location[match.end(1) :], settings, world)
+        return open_gcs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme in ("abfss", "abfs"):
-        from streamhouse_spark.storage.azure import azure_storage
+        from streamhouse_spark.storage.azure import open_azure_storage
 
-        return azure_storage(scheme + location[match.end(1) :], settings, world)
+        return open_azure_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "hdfs":
-        from streamhouse_spark.storage.hdfs import hdfs_storage
+        from streamhouse_spark.storage.hdfs import open_hdfs_storage
 
-        return hdfs_storage(scheme + location[match.end(1) :], settings, world)
+        return open_hdfs_storage(scheme + location[match.end(1) :], settings, world)
     if scheme == "file":
         return _local(_file_path(location), settings)
     raise InvalidOptionError(f"warehouse location with scheme {scheme}: is not supported; expected {_SUPPORTED}")
@@ -101,6 +101,6 @@ def network_file_system(path: str, mounts: str = MOUNTS) -> str | None:
 
     Returns None for a local file system, or if the operating system has no ``/proc/mounts``. ``path`` need not exist.
     """
-    mount = mount_of(path, mounts)
+    mount = find_mount(path, mounts)
     is_network = mount is not None and (mount.type in _NETWORK_TYPES or mount.type.startswith("fuse."))
     return f"{mount.type} at {mount.point}" if mount and is_network else None

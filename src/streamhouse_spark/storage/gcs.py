@@ -21,10 +21,10 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, MissingExtraError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.client import (
-    Blob,
     ClientCache,
+    ListedBlob,
+    ListingPage,
     MultipartUpload,
-    Page,
     StoreClock,
     TokenFile,
     open_token_file,
@@ -41,7 +41,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_boolean,
     parse_key_prefix,
     parse_seconds,
@@ -115,13 +115,13 @@ class GcsAddress:
         host = urlsplit(self.host).hostname or ""
         return host == "storage.googleapis.com" or host.endswith(".storage.googleapis.com")
 
-    def client(self) -> GcsBlobs:
+    def client(self) -> GcsBucketClient:
         return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.token)
+        return list_secrets_to_mask(self.token)
 
 
 try:
@@ -180,7 +180,7 @@ class ResponseError(Exception):
         return self.reason == "notFound" or self.message.startswith(_NO_OBJECT)
 
 
-class GcsBlobs:
+class GcsBucketClient:
     """The objects of one bucket."""
 
     failures: tuple[type[Exception], ...] = (ResponseError, GoogleAuthError, requests.RequestException, OSError)
@@ -251,16 +251,17 @@ class GcsBlobs:
         response = self._put(about, headers, uploadType="resumable", name=name, ifGenerationMatch="0")
         return _Resumable(self, response.headers["Location"])
 
-    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page:
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> ListingPage:
         about = {"prefix": prefix, "maxResults": str(_PAGE_OBJECTS)}
         about |= {"delimiter": delimiter} if delimiter else {}
         about |= {"pageToken": page_token} if page_token else {}
         fields = "items(name,size,updated),prefixes,nextPageToken"
         listing = self._call("GET", f"{self._bucket}/o", fields=fields, **about).json()
         blobs = [
-            Blob(item["name"], int(item.get("size", 0)), _time_ms(item["updated"])) for item in listing.get("items", ())
+            ListedBlob(item["name"], int(item.get("size", 0)), _time_ms(item["updated"]))
+            for item in listing.get("items", ())
         ]
-        return Page(blobs, listing.get("prefixes", ()), listing.get("nextPageToken") or None)
+        return ListingPage(blobs, listing.get("prefixes", ()), listing.get("nextPageToken") or None)
 
     def delete(self, name: str) -> None:
         self._call("DELETE", self._object(name))
@@ -310,7 +311,7 @@ class GcsBlobs:
 class _Resumable:
     """A resumable upload. Its condition is sent with the first request, and checked at the end."""
 
-    def __init__(self, blobs: GcsBlobs, session_url: str) -> None:
+    def __init__(self, blobs: GcsBucketClient, session_url: str) -> None:
         self._blobs = blobs
         self._url = session_url
         self._begin = 0
@@ -407,10 +408,10 @@ def _credentials(address: GcsAddress) -> Any:
     return google.auth.default(scopes=[_SCOPE], quota_project_id=address.project_id)[0]
 
 
-CLIENTS: ClientCache[GcsAddress, GcsBlobs] = ClientCache(GcsBlobs)
+CLIENTS: ClientCache[GcsAddress, GcsBucketClient] = ClientCache(GcsBucketClient)
 
 
-def gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
+def open_gcs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> BlobStorage:
     """Return the store at ``gs://bucket/prefix``, with pyiceberg's ``gcs.*`` settings.
 
     By default, it uses the application default credentials of this machine. Raises `InvalidOptionError`.

@@ -47,7 +47,7 @@ from streamhouse_spark.storage.remote.retry import (
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_key_prefix,
     parse_seconds,
     parse_url,
@@ -120,13 +120,13 @@ class HdfsAddress:
         )
         return address, path
 
-    def client(self) -> WebHdfs:
+    def client(self) -> WebHdfsClient:
         return CLIENTS.get(self)
 
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.token)
+        return list_secrets_to_mask(self.token)
 
 
 def _namenodes(setting: str | None, host: str) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ class Entry:
 Entries = list[Entry]
 
 
-class WebHdfs:
+class WebHdfsClient:
     """The files of one cluster. Names are paths without the leading slash."""
 
     failures: tuple[type[Exception], ...] = (ResponseError, InvalidResponseError, requests.RequestException, OSError)
@@ -447,7 +447,7 @@ def _text_of(error: Exception) -> str:
     return str(error)
 
 
-CLIENTS: ClientCache[HdfsAddress, WebHdfs] = ClientCache(WebHdfs)
+CLIENTS: ClientCache[HdfsAddress, WebHdfsClient] = ClientCache(WebHdfsClient)
 
 
 @dataclass(slots=True)
@@ -463,13 +463,13 @@ class _TemporaryNames:
         return self.names[-1]
 
 
-def hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
+def open_hdfs_storage(url: str, settings: Mapping[str, str], world: World | None = None) -> HdfsStorage:
     """Return the store at ``hdfs://host:port/path``, with the ``hdfs.*`` settings. Raises `InvalidOptionError`."""
     address, path = HdfsAddress.parse(url, settings)
     return HdfsStorage(url, path, address, world, RetryPolicy.parse(settings))
 
 
-class HdfsStorage(RemoteStorage[WebHdfs]):
+class HdfsStorage(RemoteStorage[WebHdfsClient]):
     """A folder of a cluster."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
@@ -483,7 +483,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         body = bytes(data)
         with self._temporary(key) as temporary:
 
-            def replace(hdfs: WebHdfs, name: str) -> None:
+            def replace(hdfs: WebHdfsClient, name: str) -> None:
                 written = temporary.fresh()
                 hdfs.write(written, body)
                 hdfs.rename(written, name, replace=True)
@@ -551,7 +551,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         complete file with a partial one.
         """
 
-        def write(hdfs: WebHdfs, _: str) -> str:
+        def write(hdfs: WebHdfsClient, _: str) -> str:
             name = temporary.fresh()
             hdfs.write(name, body)
             return name
@@ -559,7 +559,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         return self.send("puts", "write", key, write, sent_bytes=size_bytes)
 
     def _rename(self, key: str, written: str, *, retry_unknown_outcome: bool) -> None:
-        def rename(hdfs: WebHdfs, name: str) -> None:
+        def rename(hdfs: WebHdfsClient, name: str) -> None:
             hdfs.rename(written, name, replace=False)
 
         self.send("puts", "write", key, rename, retry_unknown_outcome=retry_unknown_outcome)
@@ -595,7 +595,7 @@ class HdfsStorage(RemoteStorage[WebHdfs]):
         while more:
             after = children[-1].name if children else None
 
-            def request_page(hdfs: WebHdfs, name: str, last: str | None = after) -> tuple[Entries, bool]:
+            def request_page(hdfs: WebHdfsClient, name: str, last: str | None = after) -> tuple[Entries, bool]:
                 return hdfs.children(name.rstrip("/"), last)
 
             try:

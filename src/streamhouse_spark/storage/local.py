@@ -352,7 +352,7 @@ def hold_lock_file(path: str, clock: Clock) -> Iterator[None]:
 
 
 @contextmanager
-def only_process(path: str | None) -> Iterator[bool]:
+def try_hold_lock_file(path: str | None) -> Iterator[bool]:
     """Hold the lock file ``path`` in the block, unless another process or thread of this host holds it.
 
     Yields False if another holds the lock, and True otherwise, also without a path. The file is created, and removed
@@ -396,7 +396,7 @@ class Mount:
     point: str
 
 
-def mount_of(path: str, mounts: str = MOUNTS) -> Mount | None:
+def find_mount(path: str, mounts: str = MOUNTS) -> Mount | None:
     """Return the file system that ``path`` lies on, or would; None if the operating system has no ``/proc/mounts``."""
     try:
         lines = Path(mounts).read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -26,7 +26,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class ReadsMany(ABC):
+class SupportsBatchReads(ABC):
     """A store with slow requests that supports many concurrent ones. Any class with ``read_many`` is a subclass.
 
     A runtime-checkable protocol would inspect the attributes of each object, which takes 10 % of an append.
@@ -43,7 +43,11 @@ class ReadsMany(ABC):
 
 def map_with_store_concurrency(storage: Storage, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     """Return the results of ``work`` in the order of the items. Calls are concurrent on a store with slow requests."""
-    return parallel_map(work, items, threads_max=THREADS_MAX) if isinstance(storage, ReadsMany) else map(work, items)
+    return (
+        parallel_map(work, items, threads_max=THREADS_MAX)
+        if isinstance(storage, SupportsBatchReads)
+        else map(work, items)
+    )
 
 
 def call_both(storage: Storage, first: Callable[[], T], second: Callable[[], R]) -> tuple[T, R]:
@@ -55,7 +59,7 @@ def call_both(storage: Storage, first: Callable[[], T], second: Callable[[], R])
 
 def delete_all(storage: Storage, keys: Sequence[str]) -> None:
     """Delete objects in any order. Deletes are concurrent on a store with slow requests. Absent objects are ignored."""
-    if isinstance(storage, ReadsMany):
+    if isinstance(storage, SupportsBatchReads):
         for _ in parallel_map(storage.delete, keys, threads_max=DELETES_MAX):
             pass
     else:
@@ -66,7 +70,7 @@ def delete_all(storage: Storage, keys: Sequence[str]) -> None:
 def expect_together(storage: Storage, requests: Sequence[tuple[Prefetch, Sequence[str]]]) -> None:
     """Prefetch the objects of several readers in one batch."""
     keys = [key for _, own_keys in requests for key in own_keys]
-    if keys and isinstance(storage, ReadsMany):
+    if keys and isinstance(storage, SupportsBatchReads):
         contents = iter(storage.read_many(keys))
         for ahead, own_keys in requests:
             ahead.hold({key: next(contents) for key in own_keys})
@@ -83,7 +87,7 @@ class Prefetch:
         """``first`` is the number of records that are read together with the checkpoint of a log."""
         self._storage = storage
         self.first = first
-        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._many = storage if isinstance(storage, SupportsBatchReads) else None
         self._results: dict[str, bytes | None] = {}
         self._joined: list[str] = []
 
@@ -156,7 +160,7 @@ class RangePlan:
             if not 0 <= start <= end:
                 raise ValueError(f"not a byte range: [{start}, {end})")
         pieces: list[tuple[int, int]] = []
-        for start, end in stretches(ranges):
+        for start, end in merge_ranges(ranges):
             pieces.extend((at, min(at + PIECE_BYTES_MAX, end)) for at in range(start, end, PIECE_BYTES_MAX))
         return cls(tuple(ranges), tuple(pieces))
 
@@ -178,7 +182,7 @@ class RangePlan:
         return b"".join(parts)
 
 
-def stretches(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return sorted ranges, merged if the gap between them is at most `GAP_BYTES_MAX`."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(r for r in ranges if r[0] < r[1]):

@@ -82,10 +82,10 @@ class Slot(Generic[T]):
         try:
             self.storage.put_if_absent(self.key, data)
         except StorageError as error:
-            return self.look(error)
+            return self.read_back(error)
         return PutResult(PutOutcome.WON)
 
-    def look(self, failure: StorageError) -> PutResult[T]:
+    def read_back(self, failure: StorageError) -> PutResult[T]:
         """Read the slot back, and return the outcome of a put that failed with ``failure``."""
         try:
             stored = self.read()

@@ -12,12 +12,12 @@ from typing import Protocol
 
 from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.storage.base import Bytes, Names, ObjectInfo, Objects, Sink, Storage, read_or_none
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 ReadResults = list[bytes | None]
 
 
-class Places(Protocol):
+class StoreResolver(Protocol):
     """Maps keys of some folders to other stores."""
 
     def place(self, key: str) -> Storage | None:
@@ -36,7 +36,7 @@ class Places(Protocol):
 class RoutingStorage:
     """The store ``home``, except for folders in other stores. Its clock is that of ``home``."""
 
-    def __init__(self, home: Storage, places: Places) -> None:
+    def __init__(self, home: Storage, places: StoreResolver) -> None:
         self.home = home
         self.places = places
 
@@ -130,12 +130,12 @@ class BatchRoutingStorage(RoutingStorage):
         return [contents_by_key[key] for key in keys]
 
 
-def make_routing_storage(home: Storage, places: Places) -> RoutingStorage:
+def make_routing_storage(home: Storage, places: StoreResolver) -> RoutingStorage:
     """Return a routing store, with batched reads if ``home`` has them."""
-    return (BatchRoutingStorage if isinstance(home, ReadsMany) else RoutingStorage)(home, places)
+    return (BatchRoutingStorage if isinstance(home, SupportsBatchReads) else RoutingStorage)(home, places)
 
 
 def _read_all(store: Storage, keys: Sequence[str]) -> ReadResults:
-    if isinstance(store, ReadsMany):
+    if isinstance(store, SupportsBatchReads):
         return store.read_many(keys)
     return [read_or_none(store, key) for key in keys]

@@ -56,27 +56,27 @@ def find_last_result(read: Callable[[int], ResultT | None], first: int, newest: 
 
 
 def find_last_object(
-    storage: Storage, key_of: Callable[[int], str], ahead: Prefetch | None = None
+    storage: Storage, key_of: Callable[[int], str], prefetch: Prefetch | None = None
 ) -> tuple[int, bytes]:
     """Return number and bytes of the last object of a sequence that starts at 1, or ``(0, b"")`` if it is empty.
 
-    Earlier objects may be damaged: only the last one is decoded. The first few are read in one batch, unless ``ahead``
-    has prefetched them.
+    Earlier objects may be damaged: only the last one is decoded. The first few are read in one batch, unless
+    ``prefetch`` has them.
     """
     contents: dict[int, bytes] = {}
-    if ahead is None:
-        ahead = Prefetch(storage)
-        ahead.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
+    if prefetch is None:
+        prefetch = Prefetch(storage)
+        prefetch.expect(key_of(number) for number in range(1, CHAIN_AHEAD + 1))
 
     def exists(number: int) -> bool:
         try:
-            contents[number] = ahead.read(key_of(number))
+            contents[number] = prefetch.read(key_of(number))
         except ObjectNotFoundError:
             return False
         return True
 
     last = 0
-    while ahead.has(key_of(last + 1)):  # prefetched; a search would read beyond them
+    while prefetch.has(key_of(last + 1)):  # prefetched; a search would read beyond them
         if not exists(last + 1):
             return last, contents.get(last, b"")
         last += 1

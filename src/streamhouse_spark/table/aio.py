@@ -21,19 +21,19 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from streamhouse_spark.core.argument_validation import validates_arguments
-from streamhouse_spark.core.async_calls import Lane, LaneCall, run_blocking
+from streamhouse_spark.core.async_calls import QueuedCall, SerialCallQueue, run_blocking
 from streamhouse_spark.core.concurrency import reinit_after_fork
 from streamhouse_spark.core.types import BucketOffsets, OffsetRange, Transaction
 from streamhouse_spark.errors import WriterFullError
-from streamhouse_spark.read.async_tail import AsyncFollower, AsyncTail, TableWatch
+from streamhouse_spark.read.async_tail import AsyncFollower, AsyncLogPoller, AsyncTail
 from streamhouse_spark.read.follow import FollowOptions, hold_consumer
 from streamhouse_spark.read.tail import LogCursor
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Limits
+from streamhouse_spark.write.producer.accumulator import BatchLimits
 from streamhouse_spark.write.producer.writer import SenderThread, Writer, make_writer
 
-_LIMITS: Final = Limits(flush_ms=0, flush_bytes=8 << 20, in_flight_bytes_max=64 << 20)
+_LIMITS: Final = BatchLimits(flush_ms=0, flush_bytes=8 << 20, in_flight_bytes_max=64 << 20)
 
 
 class TableCalls(Protocol):
@@ -53,7 +53,7 @@ class TableCalls(Protocol):
     def lookup_one(self) -> Callable[..., dict[str, Any] | None]: ...
 
 
-class JoinedWrites:
+class WriteBatcher:
     """Writes concurrent calls to one table as batches of a `Writer`, without its thread."""
 
     def __init__(self, calls: TableCalls, log_writer: LogTableWriter) -> None:
@@ -66,7 +66,7 @@ class JoinedWrites:
         """Discard the rows of the parent process."""
         self._writer: tuple[Writer, SenderThread] | None = None
 
-    def make_all(self, calls: Sequence[LaneCall]) -> None:
+    def make_all(self, calls: Sequence[QueuedCall]) -> None:
         """Write the rows or keys of the calls. The argument of a call is its method, and its rows or keys."""
         for call in calls:
             call.make(self._send)
@@ -100,7 +100,7 @@ class JoinedWrites:
             pass
 
 
-def _make_each(calls: Sequence[LaneCall]) -> None:
+def _make_each(calls: Sequence[QueuedCall]) -> None:
     for call in calls:
         call.make(lambda lookup: lookup())
 
@@ -115,9 +115,11 @@ class AsyncTable:
     def __init__(self, calls: TableCalls, log_writer: LogTableWriter) -> None:
         self._calls = calls
         self._table: TableHandle = log_writer.table
-        self._writes = Lane(JoinedWrites(calls, log_writer).make_all)
-        self._lookups = Lane(_make_each)
-        self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, TableWatch] = weakref.WeakKeyDictionary()
+        self._writes = SerialCallQueue(WriteBatcher(calls, log_writer).make_all)
+        self._lookups = SerialCallQueue(_make_each)
+        self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncLogPoller] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def __repr__(self) -> str:
         return f"{self._table!r}.aio"
@@ -290,9 +292,9 @@ class AsyncTable:
         """Make a lookup in the lane, or in a separate thread if it ``waits`` for the store."""
         return await (run_blocking(call) if waits else self._lookups.call(call))
 
-    def _watch(self) -> TableWatch:
+    def _watch(self) -> AsyncLogPoller:
         loop = asyncio.get_running_loop()
         watch = self._watches.get(loop)
         if watch is None:
-            watch = self._watches[loop] = TableWatch(self._table)
+            watch = self._watches[loop] = AsyncLogPoller(self._table)
         return watch

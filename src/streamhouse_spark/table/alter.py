@@ -25,7 +25,7 @@ from streamhouse_spark.expressions.check_constraints import Check, has_constrain
 from streamhouse_spark.log.actions import Action, ForgetTransactions, SetProperties, SetSchema
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import name_sum, select_progress_ids
+from streamhouse_spark.log.transactions import hash_name, select_progress_ids
 from streamhouse_spark.schema.partitioning import SetPartitioning, join_fields, parse_fields
 from streamhouse_spark.schema.table_schema import TableSchema, require_unreserved_partition_name
 from streamhouse_spark.table_handle import TableHandle
@@ -111,7 +111,7 @@ def alter_table(table: TableHandle, change: Alteration) -> None:
     if not has_constraints(change.set_properties):
         table.log.commit(lambda state, _time_ms: make_alter_actions(table, state, change))
         return
-    from streamhouse_spark.table.add_constraint import (  # only constraints read rows
+    from streamhouse_spark.table.constraint_validation import (  # only constraints read rows
         ConstraintValidation,
         RevalidateError,
     )
@@ -185,7 +185,7 @@ def forget_transactions(table: TableHandle, app_ids: Sequence[str]) -> None:
 
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         table.require_not_dropped(state)
-        stored = tuple(a for a in app_ids if a in state.transactions or name_sum(a) in state.past_transactions)
+        stored = tuple(a for a in app_ids if a in state.transactions or hash_name(a) in state.past_transactions)
         forgotten = (*stored, *select_progress_ids(app_ids, state.transactions))
         return (ForgetTransactions(forgotten),) if forgotten else ()
 

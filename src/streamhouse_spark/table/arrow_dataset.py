@@ -15,7 +15,7 @@ import pyarrow.dataset as ds
 from streamhouse_spark.errors import InvalidOptionError
 
 
-class PushdownRows(Protocol):
+class PushdownSource(Protocol):
     """Rows whose latest state is read each time."""
 
     schema: pa.Schema
@@ -34,7 +34,7 @@ class PushdownRows(Protocol):
 class ScanDataset(ds.Dataset):  # type: ignore[misc]
     """Rows whose columns stay as they are now."""
 
-    def __init__(self, rows: PushdownRows) -> None:  # without the base class's, which requires a dataset of Arrow
+    def __init__(self, rows: PushdownSource) -> None:  # without the base class's, which requires a dataset of Arrow
         self._rows = rows
 
     def __reduce__(self) -> tuple[object, ...]:

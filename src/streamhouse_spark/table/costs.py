@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.warehouse_layout import is_placed, names_prefix, table_prefix
+from streamhouse_spark.core.warehouse_layout import may_have_external_log, names_prefix, table_prefix
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, quote
 from streamhouse_spark.log.actions import Append
 from streamhouse_spark.log.record import Record, read_record
@@ -184,7 +184,7 @@ def table_costs(table: TableHandle, prices: Mapping[str, Any] | None = None) -> 
 
 def log_requests(table: TableHandle) -> RequestCounts:
     """Return the requests of this process for a log in another store than the warehouse."""
-    if not is_placed(table.uuid):
+    if not may_have_external_log(table.uuid):
         return NO_REQUESTS
     prefix = table_prefix(table.uuid)
     return METER.of(log_url(table).removesuffix(prefix.rstrip("/")).rstrip("/"), [prefix])

@@ -36,7 +36,7 @@ from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, fall_back_to_lake_snapshot
 from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_latest
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 
 if TYPE_CHECKING:
     from streamhouse_spark.kv.tablet import Tablet
@@ -145,7 +145,7 @@ def _require_deletable(table: TableHandle, state: TableState) -> None:
 
 
 def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitionReport:
-    from streamhouse_spark.kv.partition_overwrite import PartitionDelete
+    from streamhouse_spark.kv.partition_overwrite import PartitionDeletion
     from streamhouse_spark.write.upsert import PrimaryKeyTable
 
     keyed = PrimaryKeyTable(table)
@@ -153,7 +153,7 @@ def _delete_by_key(table: TableHandle, chosen: PartitionMatches) -> DropPartitio
     def tablet_of(bucket: int) -> Tablet:
         return keyed.keyed_schema().tablet_of(bucket)
 
-    delete = PartitionDelete(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
+    delete = PartitionDeletion(table.log, table.storage, table.world, table.segment_options, tablet_of, chosen)
     rows = delete.run()
-    merge_if_due(table, table.state)
+    compact_if_due(table, table.state)
     return DropPartitionReport(rows)

@@ -14,7 +14,7 @@ from streamhouse_spark.table_handle import TableHandle
 COMMITS_SHOWN = 3
 
 
-def table_html(table: TableHandle) -> str:
+def format_table_html(table: TableHandle) -> str:
     """Return the columns, row count, lag and last commits of a table. Reads the state and a few records."""
     table.refresh()
     facts = TableOverview.of(table)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from streamhouse_spark.errors import InvalidOptionError, quote
-from streamhouse_spark.table.scan import FixedColumns, Scannable, require_library
+from streamhouse_spark.table.scan import FixedSchemaScan, Scannable, require_library
 
 if TYPE_CHECKING:
     import polars as pl
@@ -30,7 +30,7 @@ def scan_polars(rows: Scannable) -> pl.LazyFrame:
     if not isinstance(rows, Scannable):
         raise InvalidOptionError(f"rows is {quote(rows)}, expected a table, view or scan")
     polars = require_library("polars")
-    fixed = FixedColumns(rows.scan())
+    fixed = FixedSchemaScan(rows.scan())
     from polars.io.plugins import register_io_source
 
     def read(

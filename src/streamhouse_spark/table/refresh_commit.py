@@ -17,11 +17,11 @@ from streamhouse_spark.config.table_properties import CHANGELOG_IMAGE, VIEW, Vie
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, DifferentHistoryError
 from streamhouse_spark.log import actions as act
-from streamhouse_spark.log.archive.pages import first_change_offsets, read_pages, usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive, first_change_offsets, read_pages
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS
 from streamhouse_spark.log.deletion_vectors import DeleteRows
 from streamhouse_spark.log.history_index import HistoryPoint
-from streamhouse_spark.log.record import Record, records_from
+from streamhouse_spark.log.record import Record, iter_records
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import REFRESHES, Lineage, SourceVersion, find_stored_version
@@ -79,7 +79,7 @@ def last_refresh(state: TableState) -> tuple[int, Lineage | None]:
     return number, Lineage.from_text(text)
 
 
-def next_step(
+def make_next_step(
     view: TableHandle, sources: Mapping[str, TableHandle], *, is_full: bool = False, because: str | None = None
 ) -> RefreshStep | None:
     """Return the step to the latest source versions; None if the view is up to date.
@@ -115,7 +115,7 @@ def commit_step(view: TableHandle, step: RefreshStep, rows: pa.Table, removed: p
     return True
 
 
-def lag_behind(lineage: Lineage, states: Mapping[str, TableState]) -> ViewLag:
+def compute_lag(lineage: Lineage, states: Mapping[str, TableState]) -> ViewLag:
     """Return the lag of a view with this lineage behind the states of its sources."""
     commits, rows, times_ms = {}, {}, []
     for source in lineage.sources:
@@ -257,7 +257,7 @@ def _read_records(source: TableHandle, after: int, newest: int) -> Sequence[Reco
     """Return the records after ``after`` up to ``newest``; None if some are no longer retained."""
     records = []
     try:
-        for record in records_from(Prefetch(source.storage), source.uuid, after + 1):
+        for record in iter_records(Prefetch(source.storage), source.uuid, after + 1):
             if record.number > newest:
                 break
             records.append(record)
@@ -273,7 +273,7 @@ def _records_after_archive(source: TableHandle, version: SourceVersion, now: Tab
 
     None if it does not, or if an archived commit changed more than rows.
     """
-    archive = usable_archive(now)
+    archive = find_usable_archive(now)
     pages = [page for page in archive.pages if page.last_commit > version.version]
     archived_through = version.version
     for page, content in zip(pages, read_pages(source.storage, now, [page.uuid for page in pages]), strict=True):

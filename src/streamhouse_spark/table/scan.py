@@ -158,7 +158,7 @@ class Scannable(ABC):
         """
         from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
 
-        return ScanDataset(FixedColumns(self.scan()))
+        return ScanDataset(FixedSchemaScan(self.scan()))
 
     def __arrow_c_schema__(self) -> object:
         return self.scan().schema.__arrow_c_schema__()
@@ -167,7 +167,7 @@ class Scannable(ABC):
         return self.scan().to_arrow_batch_reader().__arrow_c_stream__(requested_schema)
 
 
-class FixedColumns:
+class FixedSchemaScan:
     """A scan whose columns stay as they are now, for libraries that request the schema only once.
 
     If a column's type changed, DuckDB would otherwise read its bytes as values of the old type.
@@ -184,8 +184,8 @@ class FixedColumns:
     def is_limited(self) -> bool:
         return self.scan.max_rows is not None
 
-    def filtered(self, filter: FilterLike) -> FixedColumns:
-        return FixedColumns(self.scan.filter(filter))
+    def filtered(self, filter: FilterLike) -> FixedSchemaScan:
+        return FixedSchemaScan(self.scan.filter(filter))
 
     def read(self, columns: Sequence[str] | None = None, filter: FilterLike | None = None) -> Iterator[pa.RecordBatch]:
         """Read columns of the rows that match a filter. The scan is planned when the first batch is requested."""
@@ -218,7 +218,7 @@ def create_duckdb_view(connection: duckdb.DuckDBPyConnection, name: str, scan: S
     """
     from streamhouse_spark.table.arrow_dataset import ScanDataset  # imports pandas if installed
 
-    rows = ScanDataset(FixedColumns(scan))
+    rows = ScanDataset(FixedSchemaScan(scan))
     if any(_has_floats(field.type) for field in rows.schema):
         connection.from_arrow(rows).project(", ".join(_select_terms(rows.schema))).create_view(name, replace=True)
     else:
@@ -406,7 +406,7 @@ class Scan(Scannable):
         return str(self.plan())
 
 
-class PlannedSource(RowSource):
+class VersionedSource(RowSource):
     """Rows in lake files and log segments; a scan is planned before they are read."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:
@@ -488,7 +488,7 @@ class PlannedScan:
     sources: ScanSources
 
 
-class TableSource(PlannedSource):
+class TableSource(VersionedSource):
     """The union read of a table: its latest state, a version (a commit number or a tag), or the state at a time."""
 
     @property
@@ -526,7 +526,7 @@ class TableSource(PlannedSource):
         return self._table, take_latest_snapshot(state)
 
 
-class LakeSource(PlannedSource):
+class LakeSource(VersionedSource):
     """The rows of a lake snapshot: the latest, the one of an id, tag or branch of the lake, or that of a time."""
 
     def __init__(self, table: TableHandle, version: int | str | None = None, timestamp_ms: int | None = None) -> None:

@@ -105,7 +105,7 @@ class TableOverview:
         enabled = of.datalake_enabled
         now_ms = table.storage.now_ms()
         health = table_health(state, of, now_ms)
-        failure = next((candidate for candidate in failures if not candidate.is_over(state)), None)
+        failure = next((candidate for candidate in failures if not candidate.is_resolved(state)), None)
         segments = [segment for log in state.buckets.values() for segment in log.segments]
         return cls(
             table=table.name,

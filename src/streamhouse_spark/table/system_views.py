@@ -10,7 +10,7 @@ import pyarrow as pa
 from streamhouse_spark.core.argument_validation import validates_arguments
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError, OffsetsTrimmedError, count_of
-from streamhouse_spark.log.archive.pages import usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, with_fields
 from streamhouse_spark.log.segments.scan import plan_range
@@ -229,7 +229,7 @@ def changelog_batches(
         commit_plan = ScanPlan(table.name, table.uuid, schema, plan_changelog_rows(table, state, state.version).tasks)
         yield from read_batches(table, commit_plan, CHANGELOG_FIELDS)
         return
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     for bucket, log in state.buckets.items():
         first = state.first_offset(bucket)
         log_task = LogScanTask(plan_range(state, bucket, log.offsets))

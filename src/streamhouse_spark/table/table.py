@@ -123,9 +123,9 @@ class Table(TableHandle, Scannable):
         return f"Table({self.name}: {', '.join(count_of(number, noun) for noun, number in counts.items())})"
 
     def _repr_html_(self) -> str:
-        from streamhouse_spark.table.notebook import table_html
+        from streamhouse_spark.table.notebook import format_table_html
 
-        return table_html(self)
+        return format_table_html(self)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class Table(TableHandle, Scannable):
         >>> orders.to_arrow().num_rows
         0
         """
-        from streamhouse_spark.log.staging import make_truncate_actions
+        from streamhouse_spark.log.append_commit import make_truncate_actions
 
         self.log.commit(lambda state, _time_ms: make_truncate_actions(self.require_not_dropped(state)))
 
@@ -543,7 +543,7 @@ class Table(TableHandle, Scannable):
         >>> orders.incremental_append_scan(before).to_arrow(columns=["id"]).to_pylist()
         [{'id': 3}]
         """
-        from streamhouse_spark.table.change_scans import scan_appends
+        from streamhouse_spark.table.incremental_scans import scan_appends
 
         return scan_appends(self, from_exclusive, to_inclusive)
 
@@ -562,7 +562,7 @@ class Table(TableHandle, Scannable):
         >>> people.changes(before).to_arrow(columns=["id", "_change_type"]).to_pylist()
         [{'id': 2, '_change_type': 'delete'}]
         """
-        from streamhouse_spark.table.change_scans import scan_changes
+        from streamhouse_spark.table.incremental_scans import scan_changes
 
         return scan_changes(self, from_exclusive, to_inclusive)
 
@@ -888,9 +888,9 @@ class Table(TableHandle, Scannable):
         >>> orders.to_arrow().num_rows
         2
         """
-        from streamhouse_spark.table.versioning.branches import open_log
+        from streamhouse_spark.table.versioning.branches import open_branch_log
 
-        branch, log = open_log(self, name)
+        branch, log = open_branch_log(self, name)
         return type(self)(self.storage, self.settings, self.path.of_branch(branch.name), log, self.world)
 
     def branches(self) -> list[TableBranch]:

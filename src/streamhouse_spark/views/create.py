@@ -21,13 +21,13 @@ from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError, Ta
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
-    lag_behind,
+    compute_lag,
     last_refresh,
     pause_refreshes,
     resume_refreshes,
 )
 from streamhouse_spark.table.table import Table
-from streamhouse_spark.views.ivm.delta_sql import Writer
+from streamhouse_spark.views.ivm.delta_sql import DeltaSqlWriter
 from streamhouse_spark.views.ivm.refresh_sql import KEY, ORDINAL
 from streamhouse_spark.views.query_analysis import (
     compile_statements,
@@ -37,7 +37,7 @@ from streamhouse_spark.views.query_analysis import (
     session_values,
 )
 from streamhouse_spark.views.refresh import Refresher, RefreshReport
-from streamhouse_spark.views.refresh_step import new_relations
+from streamhouse_spark.views.step_execution import make_temp_views
 from streamhouse_spark.warehouse.process_cache import Connection
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class MaterializedTable:
         rows: Mapping[str, int] = {}
         if lineage is not None:
             states = {source.name: self._connection.table(source.name).refresh() for source in lineage.sources}
-            lag = lag_behind(lineage, states)
+            lag = compute_lag(lineage, states)
             commits, rows = lag.commits, lag.rows
         return ViewDescription(
             self.name,
@@ -168,7 +168,7 @@ def _create(
 ) -> None:
     parsed = parse_query(path, definition.query)
     sources = {name: connection.table(name) for name in parsed.sources}
-    relations = new_relations(spark, parsed, sources)
+    relations = make_temp_views(spark, parsed, sources)
     states = {name: source.refresh() for name, source in sources.items()}
     versions = (SourceVersion(n, s.table_uuid, s.version, s.attempt, s.ends) for n, s in states.items())
     relations.begin(RefreshStep(1, None, Lineage(tuple(versions), f"{path} is created")))
@@ -186,7 +186,7 @@ def _create(
         if definition.mode != "full":
             with reject_unsupported(path):
                 statements = compile_statements(relations, parsed, sources, names)
-                whole = relations.sql(statements.full_sql(Writer(relations.prefix, frozenset()))).schema
+                whole = relations.sql(statements.full_sql(DeltaSqlWriter(relations.prefix, frozenset()))).schema
                 identity, key = statements.identity, statements.key_columns
             printed = parsed.printed_over(new)
             require_same_meaning(path, parsed.text_over(new), printed, written, relations.sql(printed))

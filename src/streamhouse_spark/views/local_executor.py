@@ -38,7 +38,7 @@ ViewLookup = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class LocalRows:
+class LocalInputs:
     """Rows that the driver has read for a refresh step."""
 
     changed: Collection[str]
@@ -49,7 +49,7 @@ class LocalRows:
     """`scan_name` of an unchanged source → its rows that match changes of other sources."""
 
 
-def merge_aggregates(incremental: IncrementalAggregate, rows: LocalRows, find_rows: ViewLookup) -> pa.Table | None:
+def merge_aggregates(incremental: IncrementalAggregate, rows: LocalInputs, find_rows: ViewLookup) -> pa.Table | None:
     """Return the rows of `IncrementalAggregate.merge_sql`, or None if Spark must compute them.
 
     ``find_rows`` looks up rows of the view by key.
@@ -92,7 +92,7 @@ def _argument(expression: exp.Expr) -> exp.Expr:
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
-def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
+def _compute_delta(node: Node, rows: LocalInputs) -> pa.Table | None:
     """Return the inserted and deleted rows of a node with weights, or None for an unsupported plan."""
     match node:
         case Scan(table, of):
@@ -109,7 +109,7 @@ def _compute_delta(node: Node, rows: LocalRows) -> pa.Table | None:
     return None
 
 
-def _join_changes(join: Join, changed: Node, other: Node, rows: LocalRows) -> pa.Table | None:
+def _join_changes(join: Join, changed: Node, other: Node, rows: LocalInputs) -> pa.Table | None:
     """Join the changes of one side with the looked-up rows of the other side. Returns None for an unsupported join."""
     scan = single_scan(other)
     pairs = list(iter_equal_columns(join.on, changed, other))

@@ -16,7 +16,7 @@ from streamhouse_spark.datasource.spark_schema import SIZE_METADATA
 from streamhouse_spark.errors import InvalidNameError, InvalidOptionError
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.views.ivm.delta_sql import Writer, quote_name
+from streamhouse_spark.views.ivm.delta_sql import DeltaSqlWriter, quote_name
 from streamhouse_spark.views.ivm.logical_plan import Group, Node, SourceColumns, UnsupportedQueryError, print_sql
 from streamhouse_spark.views.ivm.query_parser import (
     TypesOf,
@@ -26,7 +26,7 @@ from streamhouse_spark.views.ivm.query_parser import (
     strip_length,
     table_names,
 )
-from streamhouse_spark.views.ivm.refresh_sql import Statements, choose_identity
+from streamhouse_spark.views.ivm.refresh_sql import RefreshStatements, choose_identity
 from streamhouse_spark.views.temp_views import CATALOG, TempViews
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def session_values(spark: SparkSession) -> dict[str, str]:
     return {name: str(spark.conf.get(name)) for name in SESSION}
 
 
-def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
+def make_session_with_settings(spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
     """Return a session with the settings with which the view was created.
 
     Returns ``spark`` if its settings match. Otherwise creates a session of the same application, with the other
@@ -169,9 +169,9 @@ def session_with_settings(spark: SparkSession, view: str, settings: Mapping[str,
 
 def compile_statements(
     relations: TempViews, parsed: ParsedQuery, sources: Mapping[str, TableHandle], names: tuple[str, ...]
-) -> Statements:
+) -> RefreshStatements:
     """Return the statements of a query, with Spark's types. Raises `UnsupportedQueryError`."""
-    writer = Writer(relations.prefix, frozenset())
+    writer = DeltaSqlWriter(relations.prefix, frozenset())
 
     def types_of(node: Node) -> dict[str, str]:
         fields: Any = relations.sql(writer.rows(node, "new")).schema.fields
@@ -182,7 +182,7 @@ def compile_statements(
     if isinstance(root, Group):
         types |= types_of(root.child)
     types = {name: strip_length(kind) for name, kind in types.items()}
-    return Statements(root, names, types, choose_identity(root, types))
+    return RefreshStatements(root, names, types, choose_identity(root, types))
 
 
 def _build_plan(parsed: ParsedQuery, sources: Mapping[str, TableHandle], types_of: TypesOf) -> Node:
@@ -239,14 +239,14 @@ class PlanCache:
 
     def __init__(self) -> None:
         self._parsed: dict[str, tuple[str, ParsedQuery]] = {}
-        self._compiled: dict[str, tuple[Hashable, Statements]] = {}
+        self._compiled: dict[str, tuple[Hashable, RefreshStatements]] = {}
         self._sessions: dict[Hashable, SparkSession] = {}
 
     def session(self, spark: SparkSession, view: str, settings: Mapping[str, str]) -> SparkSession:
-        """Return a session with the settings of a view. Raises the errors of `session_with_settings`."""
+        """Return a session with the settings of a view. Raises the errors of `make_session_with_settings`."""
         cache_key = (tuple(sorted(settings.items())), tuple(session_values(spark).items()))
         if cache_key not in self._sessions:
-            self._sessions[cache_key] = session_with_settings(spark, view, settings)
+            self._sessions[cache_key] = make_session_with_settings(spark, view, settings)
         return self._sessions[cache_key]
 
     def parse(self, view: str, query: str) -> ParsedQuery:
@@ -257,8 +257,12 @@ class PlanCache:
         return entry[1]
 
     def compile(
-        self, view: str, definition: ViewDefinition, states: Mapping[str, TableState], make: Callable[[], Statements]
-    ) -> Statements:
+        self,
+        view: str,
+        definition: ViewDefinition,
+        states: Mapping[str, TableState],
+        make: Callable[[], RefreshStatements],
+    ) -> RefreshStatements:
         """Return the cached statements of a view. Calls ``make`` if its definition or the columns of its sources
         changed.
         """

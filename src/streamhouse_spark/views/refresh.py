@@ -17,11 +17,11 @@ from streamhouse_spark.config.table_properties import ViewDefinition
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import CommitConflictError, TableNotFoundError, count_of
 from streamhouse_spark.log.transactions import Lineage
-from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, next_step
+from streamhouse_spark.table.refresh_commit import RefreshStep, commit_step, make_next_step
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.local_reads import is_mostly_changed
 from streamhouse_spark.views.query_analysis import PlanCache
-from streamhouse_spark.views.refresh_step import RefreshStepRun
+from streamhouse_spark.views.step_execution import StepExecution
 from streamhouse_spark.views.step_planning import choose_step, covers
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -100,7 +100,7 @@ def refresh(
     step_rows, whole_because, races = definition.step_rows, None, 0
     while races < RACES_MAX:
         sources = {source: connection.table(source) for source in parsed.sources}
-        to_newest = next_step(view, sources, is_full=definition.mode == "full", because=whole_because)
+        to_newest = make_next_step(view, sources, is_full=definition.mode == "full", because=whole_because)
         if to_newest is None:
             return done
         goal = goal or to_newest.new
@@ -111,7 +111,7 @@ def refresh(
         is_last = not chosen.rows_left
         if is_last and not done.changed and _is_mostly_changed(step, sources):
             step = step.full_refresh(MOSTLY_CHANGED)
-        run = RefreshStepRun(spark, view, definition, plans, sources, step)
+        run = StepExecution(spark, view, definition, plans, sources, step)
         races += 1
         try:
             rows, is_delete = run.compute_changes()

@@ -32,7 +32,7 @@ from streamhouse_spark.metrics import Metric
 from streamhouse_spark.service.endpoint import Definitions, doing_metric, table_metrics
 from streamhouse_spark.service.table_discovery import TableDiscovery
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
-from streamhouse_spark.table.refresh_commit import lag_behind, last_refresh
+from streamhouse_spark.table.refresh_commit import compute_lag, last_refresh
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views.refresh import Refresher, RefreshReport
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -187,7 +187,7 @@ class ViewService:
         """Refresh until stopped. Returns when the step in progress has ended."""
         while not self._is_stopping(stop):
             try:
-                was_due = self.turn()
+                was_due = self.run_once()
             except Exception:  # a service logs and survives any error
                 logger.exception("views of %s could not be checked, retrying", self._connection.location)
                 was_due = False
@@ -232,7 +232,7 @@ class ViewService:
             ]
         return sorted(statuses, key=lambda view: view.name)
 
-    def turn(self) -> bool:
+    def run_once(self) -> bool:
         """Check the longest overdue view and run a step of its refresh. Returns whether a view was due."""
         now_ms = self._clock.boot_ms()
         if self._listed_ms is None or now_ms - self._listed_ms >= self._discovery.interval_ms:
@@ -312,7 +312,7 @@ class ViewService:
         if lineage is None or not states:
             self._update_status(entry, commits_behind=0, rows_behind=0, lag_ms=0)
             return
-        lag = lag_behind(lineage, states)
+        lag = compute_lag(lineage, states)
         lag_ms = 0 if lag.oldest_ms is None else max(0, entry.table.storage.now_ms() - lag.oldest_ms)
         commits, rows = sum(lag.commits.values()), sum(lag.rows.values())
         self._update_status(entry, commits_behind=commits, rows_behind=rows, lag_ms=lag_ms)
@@ -473,7 +473,7 @@ def _last_refresh_ms(state: TableState) -> int:
     return 0 if last is None else last.time_ms
 
 
-def session_views(
+def make_view_service(
     spark: SparkSession,
     warehouse: str,
     names: Sequence[str] | None,
@@ -501,7 +501,7 @@ def _enter_pool(spark: SparkSession) -> None:
         context.setLocalProperty("spark.scheduler.pool", POOL)
 
 
-def view_measures(views: Sequence[ViewStatus]) -> list[Metric]:
+def make_view_metrics(views: Sequence[ViewStatus]) -> list[Metric]:
     """Return the metrics of views. Counters start at 0 when the service starts."""
     return [
         *table_metrics(GAUGES, COUNTERS, {view.name: view for view in views}),

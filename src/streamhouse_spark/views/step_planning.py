@@ -21,7 +21,7 @@ from streamhouse_spark.config.table_properties import ADOPTED, NOTHING_ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass, replace
 from streamhouse_spark.errors import OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.archive.pages import first_change_offsets
-from streamhouse_spark.log.history import find_newest_within, require_kept
+from streamhouse_spark.log.history import find_latest_state_within, require_retained_segments
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
@@ -188,7 +188,7 @@ class _SourceProgress:
         def is_within(state: TableState) -> bool:
             return is_before(state) or self.count_rows(state.ends) <= limit
 
-        newest, _ = find_newest_within(self._table.log, self._table.storage, self._state, is_within)
+        newest, _ = find_latest_state_within(self._table.log, self._table.storage, self._state, is_within)
         return newest.ends if newest is not None and not is_before(newest) and self.count_rows(newest.ends) else None
 
     # -- by versions ----------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _SourceProgress:
         def is_within(state: TableState) -> bool:
             return not self._is_reachable(state) or self._rows_read(state) <= limit
 
-        within, beyond = find_newest_within(self._table.log, self._table.storage, self._state, is_within)
+        within, beyond = find_latest_state_within(self._table.log, self._table.storage, self._state, is_within)
         if within is not None and not (self._is_reachable(within) and (self._is_whole or self.count_rows(within.ends))):
             within = None
         if within is None and self._old is not None and not self._is_whole and not must_move:
@@ -205,7 +205,7 @@ class _SourceProgress:
         for candidate in (within, beyond):
             if candidate is not None and self._is_readable(candidate):
                 return self._to_source_version(candidate)
-        _, oldest = find_newest_within(
+        _, oldest = find_latest_state_within(
             self._table.log,
             self._table.storage,
             self._state,
@@ -236,7 +236,7 @@ class _SourceProgress:
     def _is_readable(self, state: TableState) -> bool:
         try:
             snapshot = take_latest_snapshot(state)
-            require_kept(self._table.log, state, list_segments(snapshot))
+            require_retained_segments(self._table.log, state, list_segments(snapshot))
             plan_scan(self._table, snapshot, ScanRequest(state.schema.names[:1]))
         except EXPIRED_ERRORS:
             return False

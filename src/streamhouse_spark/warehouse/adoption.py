@@ -30,14 +30,14 @@ from streamhouse_spark.errors import (
     TableNotFoundError,
 )
 from streamhouse_spark.lake.base import AdoptionCandidate, LakeAdoption
-from streamhouse_spark.lake.formats import lake_adoption
+from streamhouse_spark.lake.formats import open_lake_adoption
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.log.actions import Action, Create, Drop, TieredSnapshot
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.catalog.names import NamePointer
-from streamhouse_spark.log.catalog.renaming import free_name
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, find_latest_watermark
 from streamhouse_spark.log.record import Record
@@ -149,7 +149,7 @@ class _Adopter:
             )
 
     def lake(self) -> LakeAdoption:
-        return lake_adoption(self.storage, self.settings, self.world, self.lake_format)
+        return open_lake_adoption(self.storage, self.settings, self.world, self.lake_format)
 
     @property
     def kind(self) -> str:
@@ -196,7 +196,7 @@ class _Adopter:
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (create,), author=world.author)
         put_first_record(storage, record)
         self._claim(candidate, uuid)
-        if not names.point(storage, self.path, pointer, uuid, world):
+        if not names.put_name_pointer(storage, self.path, pointer, uuid, world):
             return None
         names.create_database(storage, self.path.database, world)  # if it was dropped concurrently
         return candidate
@@ -256,11 +256,11 @@ class _Adopter:
         spec, lake = LakeTableSpec.of(created), self.lake()
         adopted: list[BucketBootstrap] = []
         if created.primary_key:
-            from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_rows
+            from streamhouse_spark.kv.kv_snapshots import make_adopt_action, stage_snapshot_rows
 
             options = _segment_options(created)
             buckets = lake.rows_by_bucket(spec, candidate)
-            adopted = [stage_rows(storage, world, created, options, bucket, rows) for bucket, rows in buckets]
+            adopted = [stage_snapshot_rows(storage, world, created, options, bucket, rows) for bucket, rows in buckets]
         ends = {**dict.fromkeys(range(created.num_buckets), 0), **{bucket_rows.bucket: 1 for bucket_rows in adopted}}
         snapshot = lake.claim(spec, candidate, ends)
 

@@ -22,15 +22,20 @@ from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import lake_location
 from streamhouse_spark.errors import InvalidOptionError, TableExistsError
-from streamhouse_spark.lake.base import LakeTable, RewritableFiles
+from streamhouse_spark.lake.base import LakeTable, SupportsFileRewrite
 from streamhouse_spark.log.actions import Rename
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import CLONE, require_no_branch
-from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.table.versioning.branches import begin_history, copy_rows, make_fork_state, write_first_record
-from streamhouse_spark.table.versioning.tags import fork_version, keep_version
+from streamhouse_spark.table.versioning.branches import (
+    begin_branch_history,
+    copy_log_files,
+    make_fork_state,
+    write_first_record,
+)
+from streamhouse_spark.table.versioning.tags import call_with_version, retain_version
 from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ def clone_table(storage: Storage, world: World, cloned: TableHandle, to: TablePa
                 "another name"
             )
 
-    fork_version(cloned, version, clone)
+    call_with_version(cloned, version, clone)
 
 
 def _create_clone(storage: Storage, world: World, source: TableHandle, target: TablePath, base: TableState) -> bool:
@@ -57,12 +62,12 @@ def _create_clone(storage: Storage, world: World, source: TableHandle, target: T
         return False
     before = _make_clone_state(base, target, world.ids.new_uuid(), storage.now_ms())
     state = write_first_record(storage, world, before, Rename(before.name))
-    keep_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
-    copy_rows(source, state)
+    retain_version(source, f"{CLONE}{state.table_uuid}", base, base.kept_segments())
+    copy_log_files(source, state)
     if state.lake is not None:
         _require_shareable(source.open_lake()).clone(state, state.lake.snapshot_id)
-    begin_history(source, state, target)
-    if not names.point(storage, target, pointer, state.table_uuid, world):
+    begin_branch_history(source, state, target)
+    if not names.put_name_pointer(storage, target, pointer, state.table_uuid, world):
         return False
     with log_post_commit_errors(logger, "keeping the database", database.name):
         names.ensure_database(storage, world, database)
@@ -77,9 +82,9 @@ def _make_clone_state(base: TableState, target: TablePath, uuid: str, now_ms: in
     return replace(make_fork_state(base, str(target), uuid, now_ms, properties), lake_location=location)
 
 
-def _require_shareable(lake: LakeTable) -> RewritableFiles:
+def _require_shareable(lake: LakeTable) -> SupportsFileRewrite:
     """Raise `InvalidOptionError` for a lake whose files two tables cannot share."""
-    files = lake.capabilities.rewritable
+    files = lake.capabilities.file_rewrite
     if files is None:
         raise InvalidOptionError(
             f"cannot clone table {lake.binding.spec.path}: it has a Paimon lake, whose files two tables cannot share; "
@@ -107,7 +112,7 @@ def _require_clonable(source: TableHandle, current: TableState, base: TableState
             "have the new partitioning; clone a later version"
         )
     newer = (schema for schema_id, schema in current.schemas.items() if schema_id not in base.schemas)
-    if any(schema.plain_columns != base.schema.plain_columns for schema in newer):
+    if any(schema.storage_columns != base.schema.storage_columns for schema in newer):
         raise InvalidOptionError(
             f"columns of {current.name} changed after commit {base.version}, and the lake may already have the new "
             "columns; clone a later version, and roll the clone back"

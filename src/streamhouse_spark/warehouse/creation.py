@@ -29,11 +29,11 @@ from streamhouse_spark.log.actions import Create
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid
-from streamhouse_spark.log.catalog.renaming import free_name
+from streamhouse_spark.log.catalog.name_changes import free_name
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold
-from streamhouse_spark.schema.defaults import check_defaults, with_defaults
+from streamhouse_spark.schema.column_defaults import check_defaults, with_defaults
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS, join_fields, parse_fields, split_fields
 from streamhouse_spark.schema.table_schema import TableSchema, check_column_name, require_unreserved_partition_name
 from streamhouse_spark.storage.base import Storage
@@ -57,7 +57,7 @@ def format_setting(value: object) -> str:
     return value if isinstance(value, str) else str(value).lower()
 
 
-def property_texts(path: object, properties: Mapping[str, object]) -> dict[str, str]:
+def format_properties(path: object, properties: Mapping[str, object]) -> dict[str, str]:
     """Return the properties as strings. Raises `InvalidOptionError` for a value that Python cannot format."""
     try:
         return {str(key): str(value) for key, value in properties.items()}
@@ -103,7 +103,7 @@ def make_create_action(
     `SchemaMismatchError` for an invalid definition.
     """
     _check_arguments(path, primary_key, partition_by, properties)
-    texts = property_texts(path, properties or {})
+    texts = format_properties(path, properties or {})
     if ADOPTED in texts:
         raise InvalidOptionError(
             f"table {path}: the property {ADOPTED} is reserved for adopted lake tables (adopt_table); leave it out"
@@ -156,7 +156,7 @@ def _parse_partitioning(
     return check_partition_columns([field.column for field in fields if field.transform == "identity"], schema)
 
 
-def create_named(
+def create_named_table(
     storage: Storage, world: World, path: TablePath, create: Create, opened: Callable[[CommitLog], T]
 ) -> T | None:
     """Create a table with its name, database and warehouse. Returns the result of ``opened``; None if it exists.
@@ -172,7 +172,7 @@ def create_named(
         action = place_lake_table(create, path, uuid, is_taken=pointer.number > 0)
         record = Record(1, uuid, world.ids.new_uuid(), storage.now_ms(), (action,), author=world.author)
         first = put_first_record(storage, record)
-        if names.point(storage, path, pointer, uuid, world):
+        if names.put_name_pointer(storage, path, pointer, uuid, world):
             log = CommitLog(storage, uuid, world, state=fold(None, first), since_ms=since_ms)
             return _record_database_and_open(storage, world, database, partial(opened, log))
     raise CommitConflictError(

@@ -13,15 +13,15 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import find_nearest
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.core.warehouse_layout import TABLES_PREFIX, is_placed
+from streamhouse_spark.core.warehouse_layout import TABLES_PREFIX, may_have_external_log
 from streamhouse_spark.errors import StreamhouseError, TableNotFoundError
 from streamhouse_spark.log.bootstrap import LogPrefetcher, PrefetchedLog, prefetch_logs
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.catalog.renaming import follow_replacements, is_named
+from streamhouse_spark.log.catalog.name_changes import follow_replacements, is_named
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 
 logger = logging.getLogger(__name__)
 TOGETHER_MAX: Final = 64
@@ -128,9 +128,9 @@ def prefetch_names(storage: Storage, *, exists: bool = False) -> NamePrefetch:
 
 def _logs_to_prefetch(storage: Storage) -> list[str]:
     """Return the logs to prefetch; none if that saves no round trip."""
-    if not isinstance(storage, ReadsMany):
+    if not isinstance(storage, SupportsBatchReads):
         return []
-    uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not is_placed(uuid)]
+    uuids = [uuid for uuid in storage.list_names(TABLES_PREFIX) if not may_have_external_log(uuid)]
     return uuids if len(uuids) <= LOGS_MAX else []
 
 

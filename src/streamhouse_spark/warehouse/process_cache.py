@@ -25,11 +25,11 @@ from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.errors import DifferentHistoryError, StreamhouseError
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import require_branch
-from streamhouse_spark.log.catalog.renaming import is_named, name_is_view_error
+from streamhouse_spark.log.catalog.name_changes import is_named, name_is_view_error
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse, make_table, open_pointed
 
@@ -205,7 +205,7 @@ class _Process:
         """Read a name, its last table and ``read_extra`` in parallel; None if that saves no round trip."""
         storage = self.warehouse.storage
         cached = self.tables.find_open(path)
-        if cached is None or cached.log.is_stale_history or not isinstance(storage, ReadsMany):
+        if cached is None or cached.log.is_stale_history or not isinstance(storage, SupportsBatchReads):
             return None
         prefetch = _PrefetchedTable[T](cached)
         reads = [lambda: prefetch.read_name(storage, path), prefetch.read_table]

@@ -24,10 +24,10 @@ from streamhouse_spark.core.warehouse_layout import (
     RELOCATION_KEY,
     TABLES_PREFIX,
     WAREHOUSE_KEY,
-    is_placed,
+    canonical_root,
     is_same_place,
+    may_have_external_log,
     parse_table_name,
-    plain_root,
 )
 from streamhouse_spark.errors import (
     CorruptDataError,
@@ -42,7 +42,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.lake.base import LakeRelocation
 from streamhouse_spark.lake.formats import open_lake_table
-from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead
+from streamhouse_spark.lake.tiering.record_snapshot import is_lake_ahead
 from streamhouse_spark.log.archive.pages import ArchiveObjectKeys
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.log.catalog.branches import find_branches, list_clones
@@ -141,7 +141,7 @@ class _Relocation:
     def __init__(self, warehouse: Warehouse, *, copy: bool, dry_run: bool) -> None:
         self._warehouse = warehouse
         self._storage, self._settings, self._world = warehouse.storage, warehouse.settings, warehouse.world
-        self._url = plain_root(warehouse.url)
+        self._url = canonical_root(warehouse.url)
         self._copy = copy
         self._dry_run = dry_run
 
@@ -240,7 +240,7 @@ class _Relocation:
             return
         try:
             needed = list_referenced_keys(state) | ArchiveObjectKeys(self._storage)(state)
-            needed |= lake.needed() if lake is not None else set()
+            needed |= lake.needed_files() if lake is not None else set()
         except SnapshotExpiredError as error:
             raise CorruptDataError(f"table {state.name} of {self._url}: {error}; copy the warehouse again") from error
         present = {info.key for info in self._storage.list(f"{TABLES_PREFIX}{state.table_uuid}/")}
@@ -259,7 +259,7 @@ class _Relocation:
         latest = lake_table.newest() if lake_table.exists() else None
         lake_offsets = latest.offsets if latest is not None else {}
         is_behind = state.lake is not None and any(lake_offsets.get(b, 0) < o for b, o in state.lake.offsets.items())
-        if (latest is not None and lake_is_ahead(latest, state)) or is_behind:
+        if (latest is not None and is_lake_ahead(latest, state)) or is_behind:
             raise CorruptDataError(
                 f"table {state.name} of {self._url}: the lake has offsets {dict(lake_offsets)}, expected "
                 f"{dict(state.lake.offsets) if state.lake else {}} up to {dict(state.ends)} as in the log: the "
@@ -290,13 +290,13 @@ class _Relocation:
     def _relocate(self, state: TableState, lake: LakeRelocation | None, new_uuid: str | None) -> None:
         if new_uuid is not None:
             copy_log(self._storage, self._world, state.table_uuid, new_uuid)
-        elif (places := log_locations_of(self._storage)) is not None and is_placed(state.table_uuid):
+        elif (places := log_locations_of(self._storage)) is not None and may_have_external_log(state.table_uuid):
             places.take_over(state.table_uuid)
         if lake is not None:
             lake.relocate(new_uuid)
         path = parse_table_name(state.name).path
         if new_uuid is not None and (pointer := names.resolve(self._storage, path)).uuid == state.table_uuid:
-            names.point(self._storage, path, pointer, new_uuid, self._world)
+            names.put_name_pointer(self._storage, path, pointer, new_uuid, self._world)
 
     def _finish(self, file: WarehouseMetadata, identities: _Identities | None) -> None:
         relocated = WarehouseMetadata(file.id if identities is None else identities.warehouse_id, self._url)

@@ -1,8 +1,8 @@
 """CREATE OR REPLACE TABLE: a table is staged, filled, and then published under its name or abandoned.
 
-A staged table has no name. **Commit point** of its publication: `streamhouse_spark.log.catalog.renaming`. The replaced
-table is then a dropped table, which `undrop_table` restores under another name. A crash before the commit point leaves
-an unnamed table, which cleaning deletes after the grace period.
+A staged table has no name. **Commit point** of its publication: `log.catalog.name_changes`. The replaced table is then
+a dropped table, which `undrop_table` restores under another name. A crash before the commit point leaves an unnamed
+table, which cleaning deletes after the grace period.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.actions import Create, Drop
 from streamhouse_spark.log.bootstrap import put_first_record
 from streamhouse_spark.log.catalog.log_locations import create_table_uuid, require_log_location
-from streamhouse_spark.log.catalog.renaming import commit_replacement
+from streamhouse_spark.log.catalog.name_changes import commit_replacement
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import fold

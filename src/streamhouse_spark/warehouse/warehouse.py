@@ -23,9 +23,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog import names
-from streamhouse_spark.log.catalog.log_locations import require_log_location, with_log_places
-from streamhouse_spark.log.catalog.names import WarehouseIdentity
-from streamhouse_spark.log.catalog.renaming import (
+from streamhouse_spark.log.catalog.log_locations import make_log_routing_storage, require_log_location
+from streamhouse_spark.log.catalog.name_changes import (
     drop_view,
     follow_replacements,
     is_named,
@@ -33,18 +32,19 @@ from streamhouse_spark.log.catalog.renaming import (
     rename,
     undrop,
 )
+from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.dropped_tables import clean_dropped
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, CleanReport
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.table.first_calls import load_on_opening
+from streamhouse_spark.storage.factory import open_storage
+from streamhouse_spark.table.preloading import preload_on_open
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.creation import (
     check_comment,
     check_warehouse,
-    create_named,
+    create_named_table,
     format_setting,
     make_create_action,
 )
@@ -120,8 +120,8 @@ class Warehouse:
             str(key): format_setting(value) for key, value in (settings or {}).items()
         }
         """The settings. Never print them, because they may contain credentials."""
-        opened = storage if storage is not None else storage_for(str(location), self.settings, self.world)
-        self.storage: Final = with_log_places(opened, self.settings, self.world)
+        opened = storage if storage is not None else open_storage(str(location), self.settings, self.world)
+        self.storage: Final = make_log_routing_storage(opened, self.settings, self.world)
         self._is_verified = False
 
     @property
@@ -195,7 +195,7 @@ class Warehouse:
         """
         check_comment(f"database {parse_database(name)}", comment)
         while (pointer := self._find_database(name)).comment != comment:
-            if names.point_database(self.storage, pointer, self.world, exists=True, comment=comment):
+            if names.put_database_pointer(self.storage, pointer, self.world, exists=True, comment=comment):
                 return
 
     def drop_database(self, name: str, *, cascade: bool = False, if_exists: bool = False) -> bool:
@@ -211,7 +211,7 @@ class Warehouse:
         self._require()
         while (pointer := names.resolve_database(self.storage, database)).exists:
             self._empty_database(database, cascade=cascade)
-            if not names.point_database(self.storage, pointer, self.world, exists=False):
+            if not names.put_database_pointer(self.storage, pointer, self.world, exists=False):
                 continue
             try:
                 self._empty_database(database, cascade=False)
@@ -304,7 +304,7 @@ class Warehouse:
         path = parse_table_name(name).require_table("create")
         create = make_create_action(path, schema, primary_key, partition_by, buckets, properties, defaults=defaults)
         require_log_location(self.storage, create.properties)
-        table = create_named(
+        table = create_named_table(
             self.storage, self.world, path, create, lambda log: self._open_named(path, log.table_uuid, log)
         )
         self._is_verified = True
@@ -314,7 +314,7 @@ class Warehouse:
             )
         if table is None:
             return self.table(str(path))
-        load_on_opening(table)
+        preload_on_open(table)
         return table
 
     def adopt_table(
@@ -365,7 +365,7 @@ class Warehouse:
         """
         if (table := self.find_table(name)) is None:
             raise self._not_found(parse_table_name(name).path.base)
-        load_on_opening(table)
+        preload_on_open(table)
         return table
 
     def find_table(self, name: str) -> Table | None:
@@ -430,7 +430,7 @@ class Warehouse:
         except CorruptDataError as error:
             pointer = pointer if pointer.number else names.damaged_pointer_placeholder(self.storage, path)
             logger.warning("table %s is damaged; its name is freed and its files stay: %s", path, error)
-            return names.point(self.storage, path, pointer, None, self.world)
+            return names.put_name_pointer(self.storage, path, pointer, None, self.world)
         if table is None or pointer.uuid is None:
             if if_exists:
                 return False
@@ -442,7 +442,7 @@ class Warehouse:
                 return False
             raise self._not_found(path)
         with log_post_commit_errors(logger, "freeing the name", path):  # a pointer to a dropped table is ignored
-            names.point(self.storage, path, pointer, None, self.world)
+            names.put_name_pointer(self.storage, path, pointer, None, self.world)
         return True
 
     def dropped_tables(self) -> list[DroppedTable]:
@@ -571,7 +571,9 @@ class Warehouse:
             self._is_verified = True
 
     def _resolve_pointer(self, path: TablePath) -> names.NamePointer:
-        pointer = names.resolve(self.storage, path) if self._is_verified else names.resolve_first(self.storage, path)
+        pointer = (
+            names.resolve(self.storage, path) if self._is_verified else names.resolve_in_one_request(self.storage, path)
+        )
         self._is_verified = True
         return pointer
 
@@ -600,7 +602,7 @@ class Warehouse:
 
     def _find_database(self, name: str) -> names.DatabasePointer:
         database = parse_database(name)
-        pointer = (names.resolve_database if self._is_verified else names.resolve_first_database)(
+        pointer = (names.resolve_database if self._is_verified else names.resolve_database_in_one_request)(
             self.storage, database
         )
         self._is_verified = True

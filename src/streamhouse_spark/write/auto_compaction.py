@@ -14,12 +14,12 @@ from streamhouse_spark.core.warehouse_layout import commits_prefix
 from streamhouse_spark.log.compaction import (
     has_much_inline,
     is_inline_merge_due,
-    merge,
+    merge_runs,
     plan_inline_merge,
     plan_small_merge,
 )
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.storage.local import only_process
+from streamhouse_spark.storage.local import try_hold_lock_file
 from streamhouse_spark.table_handle import TableHandle
 
 logger = logging.getLogger(__name__)
@@ -33,22 +33,22 @@ _merge_locks_guard = new_lock()
 """Guards the locks."""
 
 
-def merge_inline(table: TableHandle, state: TableState | None = None) -> int:
+def compact_inline_rows(table: TableHandle, state: TableState | None = None) -> int:
     """Compact the inline rows of a state into one segment per bucket. Returns the number of replaced segments.
 
     ``state`` is by default the latest state.
     """
     runs = plan_inline_merge(state or table.refresh())
-    return merge(table.log, table.storage, table.world, runs, table.segment_options())
+    return merge_runs(table.log, table.storage, table.world, runs, table.segment_options())
 
 
-def merge_small(table: TableHandle, state: TableState | None = None) -> int:
-    """Compact runs of small adjacent segments. Returns the number of replaced segments; see `merge_inline`."""
+def compact_small_segments(table: TableHandle, state: TableState | None = None) -> int:
+    """Compact runs of small adjacent segments. Returns the number of replaced segments; see `compact_inline_rows`."""
     runs = plan_small_merge(state or table.refresh())
-    return merge(table.log, table.storage, table.world, runs, table.segment_options())
+    return merge_runs(table.log, table.storage, table.world, runs, table.segment_options())
 
 
-def merge_if_due(table: TableHandle, state: TableState) -> None:
+def compact_if_due(table: TableHandle, state: TableState) -> None:
     """Compact inline rows in the background if the state after a write has too many. A failure is only logged.
 
     Only one thread of a host compacts a table at a time, because concurrent compactions conflict. A write during a
@@ -70,11 +70,11 @@ def _merge(table: TableHandle, state: TableState) -> None:
 
 
 def _merge_if_alone(table: TableHandle, state: TableState) -> None:
-    with only_process(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGE_LOCK_NAME}")) as is_alone:
+    with try_hold_lock_file(table.storage.local_path(f"{commits_prefix(table.uuid)}{MERGE_LOCK_NAME}")) as is_alone:
         if not is_alone and not has_much_inline(state, OVERDUE):
             return
         if has_much_inline(latest := table.refresh()):  # unless another process compacted since the write
-            merge_inline(table, latest)
+            compact_inline_rows(table, latest)
 
 
 def _merge_lock(table: TableHandle) -> threading.RLock:

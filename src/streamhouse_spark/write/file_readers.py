@@ -36,12 +36,16 @@ from streamhouse_spark.schema.json_values import (
     decode_rows,
     decode_times,
     encode_json_variant,
-    encode_values,
     find_form,
     parse_json,
 )
 from streamhouse_spark.schema.variant import VARIANT, is_variant
-from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_readable, require_sound, sound_batches
+from streamhouse_spark.write.untrusted_arrow import (
+    IpcLimits,
+    require_supported_columns,
+    validate_batches,
+    validate_messages,
+)
 
 _BLANKS: Final = " \t\r\n"
 _SHOWN_CHARS_MAX: Final = 60
@@ -125,7 +129,7 @@ class JsonReader:
 
     def _convert_column(self, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         target = self.schema.field(name).type
-        if not _is_time(target):
+        if not is_time(target):
             return column
         return pa.chunked_array([decode_times(chunk, target, name) for chunk in column.chunks], target)
 
@@ -135,16 +139,16 @@ def can_be_parsed_at_once(lines: bytes) -> bool:
     return lines.lstrip().startswith(b"{") and _NULL_AFTER_OBJECT.search(lines) is None
 
 
-def json_lines(body: bytes) -> bytes:
+def to_json_lines(body: bytes) -> bytes:
     """Convert an array of objects, or one object, to one line per object, with its original text.
 
     Raises `SchemaMismatchError` for other or invalid JSON.
     """
-    return "\n".join(json_objects(body)).encode()
+    return "\n".join(split_json_objects(body)).encode()
 
 
-def json_objects(body: bytes) -> list[str]:
-    """Return the text of each object, without line breaks. See `json_lines`."""
+def split_json_objects(body: bytes) -> list[str]:
+    """Return the text of each object, without line breaks. See `to_json_lines`."""
     try:
         text = body.decode(json.detect_encoding(body))
         objects = list(_split_objects(text))
@@ -210,12 +214,12 @@ def _may_mention(folded: bytes, name: str) -> bool:
 
 def _json_wire_type(data_type: pa.DataType) -> pa.DataType | None:
     """Return the type with which Arrow parses a column; None for an unsupported column."""
-    if _is_time(data_type):
+    if is_time(data_type):
         return pa.string()
     return data_type if _is_plain(data_type) else None
 
 
-def _is_time(data_type: pa.DataType) -> bool:
+def is_time(data_type: pa.DataType) -> bool:
     return bool(pa.types.is_date(data_type) or pa.types.is_timestamp(data_type))
 
 
@@ -274,7 +278,7 @@ def read_csv(
                 quoted_strings_can_be_null=False,
             ),
         )
-        require_readable(rows.schema)
+        require_supported_columns(rows.schema)
         types.update({field.name: field.type for field in rows.schema if field.name not in columns})
         return _decode_table(rows, columns)
 
@@ -377,23 +381,6 @@ def _text_of(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0].removeprefix("SCHEMA_MISMATCH: ")
 
 
-def write_csv(rows: pa.Table) -> bytes:
-    """Return rows as CSV with a header. Raises `InvalidOptionError` for types without a CSV form."""
-    sink = io.BytesIO()
-    for place, column in enumerate(rows.schema):
-        if _is_bytes(column.type) or _is_time(column.type):
-            values = encode_values(rows.column(place).combine_chunks())
-            rows = rows.set_column(place, column.name, pa.array(values, pa.string()))
-    try:
-        pa.csv.write_csv(rows.combine_chunks(), sink)  # Arrow writes a header for an empty chunk
-    except pa.ArrowException as error:
-        raise InvalidOptionError(
-            f"the rows cannot be written as CSV: {error}; select other columns (columns=), or another format "
-            "(application/json)"
-        ) from error
-    return sink.getvalue()
-
-
 def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str, pa.Field]:
     """Return name → column, for the names in the header and in the table."""
     exact = {column.name: column for column in schema or ()}
@@ -404,7 +391,7 @@ def _match_columns(header: Sequence[str], schema: pa.Schema | None) -> dict[str,
 
 def _csv_wire_type(data_type: pa.DataType) -> pa.DataType:
     """Return the type with which Arrow parses a column: text if this module decodes the values."""
-    is_decoded_here = is_variant(data_type) or _is_bytes(data_type) or _is_time(data_type)
+    is_decoded_here = is_variant(data_type) or is_bytes(data_type) or is_time(data_type)
     return pa.string() if is_decoded_here else data_type
 
 
@@ -421,7 +408,7 @@ def decode_field(texts: pa.Array, column: pa.Field) -> pa.Array:
     """Convert texts to values of a column. Raises `SchemaMismatchError` or an Arrow error for invalid texts."""
     if _csv_wire_type(column.type) == column.type:
         return texts.cast(column.type)
-    if _is_time(column.type):
+    if is_time(column.type):
         return decode_times(texts, column.type, column.name)
     if is_variant(column.type):
         values = [None if text is None else _parse_variant(text, column.name) for text in texts.to_pylist()]
@@ -439,7 +426,7 @@ def _parse_variant(text: str, name: str) -> dict[str, bytes] | None:
         raise SchemaMismatchError(f"column '{name}' has {shown!r}, which is not JSON ({error}); quote it") from error
 
 
-def _is_bytes(data_type: pa.DataType) -> bool:
+def is_bytes(data_type: pa.DataType) -> bool:
     types = pa.types
     return bool(types.is_binary(data_type) or types.is_large_binary(data_type) or types.is_fixed_size_binary(data_type))
 
@@ -538,7 +525,7 @@ class CsvOptions:
     """Values of columns that are missing from a row; null without a default. A column that no row has is omitted."""
 
 
-def file_format(path: str, explicit: str | None) -> str:
+def resolve_file_format(path: str, explicit: str | None) -> str:
     """Return the explicit format, or the format of the suffix of the file name. Raises `InvalidOptionError`."""
     if explicit is not None:
         return explicit
@@ -572,7 +559,7 @@ def open_rows(path: str, format_: str, rules: CsvOptions, stack: ExitStack, stdi
                 opened = _open_csv(path, _stream(path, stack, stdin), rules)
             case _:
                 opened = _open_json(_stream(path, stack, stdin), rules)
-        require_readable(opened.schema)
+        require_supported_columns(opened.schema)
         return _with_error_mapping(path, opened)
     except (pa.ArrowException, OSError, UnicodeError, SchemaMismatchError) as error:
         raise _unreadable(path, error) from error
@@ -594,7 +581,7 @@ def read_body(body: bytes, format_: str, rules: CsvOptions, limits: IpcLimits | 
                 return JsonReader(rules.schema, rules.defaults).read(body)
             case _:
                 opened = _open_json(source, rules)
-        require_readable(opened.schema)
+        require_supported_columns(opened.schema)
         return pa.Table.from_batches(list(opened.batches), opened.schema)
     except (pa.ArrowException, UnicodeError, OSError) as error:  # Arrow raises OSError for some damaged streams
         raise SchemaMismatchError(
@@ -643,15 +630,15 @@ def _seekable(path: str, stack: ExitStack, stdin: IO[bytes]) -> Any:
 
 
 def _open_arrow(source: Any, limits: IpcLimits | None = None) -> RowFile:
-    require_sound(source, limits)
+    validate_messages(source, limits)
     source.seek(0)
     try:
         file = pa.ipc.open_file(source)
     except pa.ArrowInvalid:
         source.seek(0)
         reader = pa.ipc.open_stream(source)
-        return RowFile(reader.schema, None, sound_batches(reader))
-    batches = sound_batches(file.get_batch(i) for i in range(file.num_record_batches))
+        return RowFile(reader.schema, None, validate_batches(reader))
+    batches = validate_batches(file.get_batch(i) for i in range(file.num_record_batches))
     return RowFile(file.schema, None, batches)
 
 
@@ -675,7 +662,7 @@ def _json_batches(source: Any, rules: CsvOptions) -> Iterator[pa.RecordBatch]:
     unit, line, rest = "line", 1, b""
     block = source.read(BLOCK_BYTES)
     if block.lstrip().startswith(b"["):  # an array must be parsed before it can be divided
-        unit, block = "row", json_lines(block + source.read())
+        unit, block = "row", to_json_lines(block + source.read())
     while block:
         lines, newline, rest = (rest + block).rpartition(b"\n")
         if newline and lines.strip():

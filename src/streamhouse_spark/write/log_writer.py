@@ -13,23 +13,16 @@ from streamhouse_spark.core.concurrency import new_lock
 from streamhouse_spark.core.progress import track_rows
 from streamhouse_spark.core.types import BucketOffsets, Transaction, check_transaction
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, SchemaMismatchError, StreamhouseError
+from streamhouse_spark.log.append_commit import DeleteActionsFactory, StateCheck, commit_append
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.staging import (
-    BucketRouter,
-    Removing,
-    Require,
-    RowStager,
-    StagedRows,
-    commit_staged,
-    merge_staged_rows,
-)
+from streamhouse_spark.log.staging import BucketRouter, RowStager, StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.row_conversion import convert_rows, is_rereadable, iter_tables, open_stream
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 
 SCHEMA_CHANGES_MAX = 10
 """Retries of a write after concurrent schema changes."""
@@ -72,7 +65,7 @@ class LogTableWriter:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Stage and commit rows, and retry if the schema changed concurrently.
 
@@ -91,16 +84,16 @@ class LogTableWriter:
         *,
         transaction: Transaction | None = None,
         overwrite: bool = False,
-        removing: Removing | None = None,
-        require: Require | None = None,
+        removing: DeleteActionsFactory | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
-        """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_staged`."""
+        """Commit staged rows, also of other processes, and compact inline rows if due. See `commit_append`."""
         check_transaction(transaction)
-        offsets, committed = commit_staged(
+        offsets, committed = commit_append(
             self.table.log, staged, transaction=transaction, overwrite=overwrite, removing=removing, require=require
         )
         if committed.is_first:
-            merge_if_due(self.table, committed.state)
+            compact_if_due(self.table, committed.state)
         return offsets
 
     def stage(self, rows: Any) -> StagedRows:

@@ -36,7 +36,7 @@ class IpcLimits:
     """Uncompressed bytes of all buffers."""
 
 
-def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> None:
+def validate_messages(source: pa.NativeFile, limits: IpcLimits | None = None) -> None:
     """Check the metadata of all messages of a stream or file.
 
     Raises `SchemaMismatchError` for data that Arrow must not read, and pyarrow's `ArrowInvalid` for other formats.
@@ -46,7 +46,7 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
     first = next(_iter_messages(reader), None)
     if first is None or first.type != _SCHEMA:  # read_schema accepts any message, and may crash the process
         raise pa.ArrowInvalid("the first message is not a schema")
-    require_readable(pa.ipc.read_schema(first))
+    require_supported_columns(pa.ipc.read_schema(first))
     rows = size_bytes = 0
     for message in _iter_messages(reader):
         if message.type not in (_DICTIONARY, _BATCH):
@@ -61,7 +61,7 @@ def require_sound(source: pa.NativeFile, limits: IpcLimits | None = None) -> Non
             )
 
 
-def sound_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def validate_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Check all values of each batch, and yield it. Raises pyarrow's `ArrowInvalid`."""
     for batch in batches:
         batch.validate(full=True)
@@ -151,7 +151,7 @@ def _read_buffers(data: bytes, table: int, number: int) -> tuple[tuple[int, int]
     return tuple(_PAIR.unpack_from(data, vector + 4 + i * _PAIR.size) for i in range(count))
 
 
-def require_readable(schema: pa.Schema) -> None:
+def require_supported_columns(schema: pa.Schema) -> None:
     """Raise `SchemaMismatchError` for column names and types that tables do not support."""
     for position in range(len(schema)):
         _require_field(schema.field(position), 0)

@@ -37,19 +37,19 @@ from streamhouse_spark.kv.primary_key_properties import KeyedProperties, engine_
 from streamhouse_spark.kv.tablet import Tablet, open_tablet
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action
+from streamhouse_spark.log.append_commit import StateCheck
 from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.staging import Require
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import default_values, evaluate_defaults, without_defaults
+from streamhouse_spark.schema.column_defaults import default_values, evaluate_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 from streamhouse_spark.write.log_writer import retry_schema_changes
 
 _SCALAR_TYPES: Final = (str, bytes, int, float, Decimal, dt.date, dt.time, np.generic, pa.Scalar)
@@ -245,7 +245,7 @@ class PrimaryKeyTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         choosing: Callable[[pa.Table], OverwriteFilterFactory] | None = None,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Upsert rows; see `Table.upsert` and `Table.overwrite`.
 
@@ -262,19 +262,19 @@ class PrimaryKeyTable:
                 keyed_schema.schema,
             )
             reject_identity_values(keyed_schema.properties.identity, padded, keyed_schema.name)
-            none = np.zeros(padded.num_rows, np.bool_)
+            no_deletes = np.zeros(padded.num_rows, np.bool_)
             if choosing is not None:
                 return self.replace_partitions(
-                    keyed_schema, keyed_schema.batches(padded, none), choosing(padded), transaction=transaction
+                    keyed_schema, keyed_schema.batches(padded, no_deletes), choosing(padded), transaction=transaction
                 )
             return self.commit_rows(
-                keyed_schema, padded, none, targets, transaction, overwrite=overwrite, require=require
+                keyed_schema, padded, no_deletes, targets, transaction, overwrite=overwrite, require=require
             )
 
         return self.write_with_retries(write, rows, transaction)
 
     def delete(
-        self, keys: Any, *, transaction: Transaction | None = None, require: Require | None = None
+        self, keys: Any, *, transaction: Transaction | None = None, require: StateCheck | None = None
     ) -> BucketOffsets:
         """Delete rows by key; see `Table.delete`."""
 
@@ -360,7 +360,7 @@ class PrimaryKeyTable:
         transaction: Transaction | None,
         *,
         overwrite: bool = False,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         engine = engine_of(keyed_schema.properties, keyed_schema.schema, targets)
         batches = keyed_schema.batches(*drop_ignored_deletions(keyed_schema, rows, deleted))
@@ -396,11 +396,11 @@ class PrimaryKeyTable:
         transaction: Transaction | None = None,
         overwrite: bool = False,
         read: ReadVersion | None = None,
-        require: Require | None = None,
+        require: StateCheck | None = None,
     ) -> BucketOffsets:
         """Commit batches by bucket, and compact inline rows if due. See `commit_upsert`."""
-        how = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
-        return self._commit(self.stager(keyed_schema, engine), batches, require, **how)
+        commit_options = {"prepared": prepared, "transaction": transaction, "overwrite": overwrite, "read": read}
+        return self._commit(self.stager(keyed_schema, engine), batches, require, **commit_options)
 
     def replace_partitions(
         self,
@@ -421,24 +421,30 @@ class PrimaryKeyTable:
         stager = self.stager(
             keyed_schema, engine, make=partial(PartitionOverwriteStager, choose=choose, partition_by=sources)
         )
-        none = np.zeros(0, np.bool_)
-        empty = keyed_schema.batch(keyed_schema.schema.arrow.empty_table(), none)
+        no_deletes = np.zeros(0, np.bool_)
+        empty = keyed_schema.batch(keyed_schema.schema.arrow.empty_table(), no_deletes)
         all_buckets = {bucket: batches.get(bucket, empty) for bucket in range(keyed_schema.num_buckets)}
         return self._commit(stager, all_buckets, transaction=transaction, read=read)
 
     def _commit(
-        self, stager: ChangeStager, batches: Mapping[int, KeyedBatch], require: Require | None = None, **how: Any
+        self,
+        stager: ChangeStager,
+        batches: Mapping[int, KeyedBatch],
+        require: StateCheck | None = None,
+        **commit_options: Any,
     ) -> BucketOffsets:
         def require_allowed(state: TableState) -> Sequence[Action]:
             if require is not None:
                 require(state)
             return ()
 
-        offsets, committed = commit_upsert(self.table.log, stager, batches, extra_actions=require_allowed, **how)
+        offsets, committed = commit_upsert(
+            self.table.log, stager, batches, extra_actions=require_allowed, **commit_options
+        )
         if committed.duplicate_of is not None and require is not None:
             require(committed.state)
         if committed.is_first:
-            merge_if_due(self.table, committed.state)
+            compact_if_due(self.table, committed.state)
         return offsets
 
 

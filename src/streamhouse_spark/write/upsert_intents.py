@@ -24,8 +24,8 @@ from streamhouse_spark.kv.change_staging import EMPTY_POSITION, PreparedChanges,
 from streamhouse_spark.kv.merge_engines import MergeEngine
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.write.upsert import (
     PrimaryKeySchema,
@@ -85,7 +85,7 @@ class IntentWrite:
         return replace(batch, inserted=keyed_schema.find_inserted_keys(batch, rows, inserted))
 
 
-def prepare(
+def prepare_changes(
     keyed: PrimaryKeyTable, write: IntentWrite, intents: Mapping[int, ReadIntents]
 ) -> tuple[PreparedChanges, ...]:
     """Compute and stage the changes that result from the intents and the current rows. They are durable, not visible.
@@ -124,7 +124,7 @@ def _prepare_changes(
     return None
 
 
-def commit(
+def commit_prepared(
     keyed: PrimaryKeyTable,
     write: IntentWrite,
     intents: Mapping[int, ReadIntents],
@@ -136,8 +136,8 @@ def commit(
 ) -> BucketOffsets:
     """Commit the changes that result from the intents, by the cached schema, in one record.
 
-    ``prepared`` are changes that `prepare` computed from **all** intents of their bucket. While they are valid, the
-    intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
+    ``prepared`` are changes that `prepare_changes` computed from **all** intents of their bucket. While they are valid,
+    the intents are not read. ``read`` requires ``write.rewrites``. With ``choose`` the intents replace the rows of
     partitions, and prepared changes are ignored.
     """
     keyed_schema = keyed.keyed_schema()

@@ -23,7 +23,7 @@ from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SnapshotExpiredError, Table
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.dml import delete
+from streamhouse_spark.dml import delete, rewrite
 from streamhouse_spark.lake import row_deletes as lake_row_deletes
 from streamhouse_spark.lake.iceberg import compaction as iceberg_compaction
 from streamhouse_spark.lake.iceberg import row_deletes as iceberg_row_deletes
@@ -37,7 +37,7 @@ from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.tiering import job, record_snapshot
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
-from streamhouse_spark.lake.tiering.round import RowsOfLog
+from streamhouse_spark.lake.tiering.round import HotLogRowReader
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log import deletion_vectors as masks
 from streamhouse_spark.log import state as state_module
@@ -452,7 +452,6 @@ def found_in_any_number(original: Any, self: Any, batch: Any) -> Any:
 
 
 LIVE_IN_PAIMON = partial(Patch, paimon_commit._SnapshotBuilder, "_live_entries_to_remove")
-DELETING = partial(Patch, delete, "make_delete_actions")
 POSITIONS_IN_LAKE = partial(Patch, scan_planning, "_split_deleted_rows")
 DELETED_BY_A_ROUND = partial(Patch, tiering_round, "unapplied_file_deletes")
 NO_CONFLICT = "DID NOT RAISE ...CommitConflictError"
@@ -472,7 +471,8 @@ DELETED_ROW_BUGS = (
         "rows of the next bucket are deleted", Patch(state_module, "_apply_delete", delete_in_the_next_bucket)
     ).found_by(some_rows_are_deleted, "[0, 3, 4, 6, 7, 8, ...] == [0, 2, 3, 4, 7, 8, ...]"),
     PlantedBug(
-        "a deletion of rows that another writer deleted passes", DELETING(delete_only_what_others_left)
+        "a deletion of rows that another writer deleted passes",
+        Patch(delete, "make_delete_actions", delete_only_what_others_left),
     ).found_by(two_delete_a_row, NO_CONFLICT),
     PlantedBug(
         "checkpoints omit deleted rows",
@@ -514,11 +514,11 @@ DELETED_ROW_BUGS = (
             state_module, "_deletions_after_apply", lambda original, held: original(held=dict.fromkeys(held, 1 << 60))
         ),
     ).found_by(a_life_with_a_lake, "[0, 1, 2, 3, 4, 5] == [0, 1, 3, 5]"),
-    PlantedBug("replaced rows are not deleted", DELETING(lambda: ())).found_by(
+    PlantedBug("replaced rows are not deleted", Patch(rewrite, "make_delete_actions", lambda: ())).found_by(
         some_rows_are_replaced, "CommitConflictError: ...rows that the statement replaces were deleted concurrently"
     ),
     PlantedBug(
-        "rows of a dropped partition are replaced", Patch(delete, "has_dropped_partitions", lambda: False)
+        "rows of a dropped partition are replaced", Patch(rewrite, "has_dropped_partitions", lambda: False)
     ).found_by(a_partition_is_dropped_beside_a_replacement, NO_CONFLICT),
     PlantedBug("trimmed rows are replaced", Patch(RowLocations, "num_rows", lambda: 0)).found_by(
         rows_are_trimmed_beside_a_replacement, NO_CONFLICT
@@ -619,6 +619,6 @@ DELETED_ROW_BUGS = (
     ).found_by(a_rewrite_renamed_over_the_snapshot_that_was_read, "DID NOT RAISE ...SnapshotExpiredError"),
     PlantedBug(
         "rows of a round that is not recorded are not searched",
-        Patch(RowsOfLog, "read", lambda self: (self.schema.arrow.empty_table(), {})),
+        Patch(HotLogRowReader, "read", lambda self: (self.schema.arrow.empty_table(), {})),
     ).found_by(a_paimon_rewrite_after_a_round_that_is_not_recorded, "At index 6 diff: 7 != 8"),
 )

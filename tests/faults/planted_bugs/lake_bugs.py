@@ -52,7 +52,7 @@ from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.lake.tiering import round as tiering_round
 from streamhouse_spark.lake.tiering.job import TieringJob
-from streamhouse_spark.log import log_copy, staging
+from streamhouse_spark.log import append_commit, log_copy
 from streamhouse_spark.log import state as state_module
 from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.commit_log import CommitLog
@@ -291,7 +291,7 @@ def lake_that_ends_after_the_truncation(state: TableState) -> TableState:
 
 def commit_after_truncation(original: Any, log: CommitLog, overwrite: bool) -> Any:
     if overwrite:
-        log.commit(lambda state, _: staging.make_truncate_actions(state))
+        log.commit(lambda state, _: append_commit.make_truncate_actions(state))
     return original(overwrite=False)
 
 
@@ -302,7 +302,7 @@ def truncation_planned_once() -> Iterator[Patch]:
         first = ends.setdefault(state.table_uuid, state.ends)
         return (replace(action, offsets=first) for action in original())
 
-    yield Patch(staging, "make_truncate_actions", truncating)
+    yield Patch(append_commit, "make_truncate_actions", truncating)
 
 
 def rounds_from_the_recorded_offsets() -> Iterator[Patch]:
@@ -432,7 +432,7 @@ LAKE_BUGS = (
         Patch(TieringJob, "_run_round", lambda original, state: state.num_rows == 0 or original()),
     ).found_by(truncate_and_tier, "assert 3 == 0"),
     PlantedBug(
-        "an overwrite takes two commit records", Patch(table_append, "commit_staged", commit_after_truncation)
+        "an overwrite takes two commit records", Patch(table_append, "commit_append", commit_after_truncation)
     ).found_by(sweeping(sc.Overwrite, "crash after"), "rows were gone before the new ones were there"),
     PlantedBug("a truncation is planned once although it lost a race", truncation_planned_once).found_by(
         interleaving("truncate", "appends"),
@@ -456,7 +456,7 @@ LAKE_BUGS = (
     ).found_by(sweeping(sc.CompactPaimon, "crash after", method="delete"), "there is a gap between the snapshots"),
     PlantedBug(
         "Paimon expiry deletes files that are still needed",
-        Patch(ReachableFiles, "needed", lambda original: original(snapshots=())),
+        Patch(ReachableFiles, "needed_files", lambda original: original(snapshots=())),
     ).found_by(sweeping(sc.CompactPaimon, "crash after"), "SNAPSHOT_EXPIRED: ...metadata of the snapshot is missing"),
     PlantedBug(
         "Iceberg expiry does not check for new tags", Patch(iceberg_expiry, "require_unchanged_refs", lambda: ())
@@ -488,7 +488,7 @@ LAKE_BUGS = (
     ),
     PlantedBug(
         "staged rows are committed after their nested fields changed",
-        Patch(staging, "is_same_column", lambda written, current: written.name == current.name),
+        Patch(append_commit, "is_same_column", lambda written, current: written.name == current.name),
     ).found_by(
         a_column_whose_fields_swap_their_names, "Left contains one more item: {'id': 2, 's': {'b': 2, 'a': 20}}"
     ),

@@ -45,7 +45,7 @@ from streamhouse_spark.errors import (
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv import change_staging, log_replay, upsert_commit
 from streamhouse_spark.kv.change_staging import WriteOverlay
-from streamhouse_spark.log import checkpoint, commit_log, commit_validation, staging, transactions
+from streamhouse_spark.log import append_commit, checkpoint, commit_log, commit_validation, staging, transactions
 from streamhouse_spark.log import commit_log as commit_errors
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import state as state_module
@@ -387,9 +387,9 @@ def commit_or_delete_segments(original: Any, log: CommitLog, staged: staging.Sta
 
 
 def commit_at_the_ends_of_staging(original: Any, log: CommitLog) -> Any:
-    ends, appending = dict(log.state.ends), staging.make_append_action
+    ends, appending = dict(log.state.ends), append_commit.make_append_action
     with mock.patch.object(
-        staging, "make_append_action", lambda state, staged, ms, _: appending(state, staged, ms, ends)
+        append_commit, "make_append_action", lambda state, staged, ms, _: appending(state, staged, ms, ends)
     ):
         return original()
 
@@ -548,22 +548,24 @@ LOG_BUGS = (
         Patch(commit_errors, "CommitStateUnknownError", StorageError),
     ).found_by(an_append_whose_outcome_stays_unknown, "refused batch 2 is stored {1} times"),
     PlantedBug(
-        "a failed append deletes its segments", Patch(table_append, "commit_staged", commit_or_delete_segments)
+        "a failed append deletes its segments", Patch(table_append, "commit_append", commit_or_delete_segments)
     ).found_by(an_append_whose_outcome_stays_unknown, f"CorruptDataError: {MISSING_SEGMENT}"),
     PlantedBug(
         "an append keeps the base offsets of the state at staging",
-        Patch(table_append, "commit_staged", commit_at_the_ends_of_staging),
+        Patch(table_append, "commit_append", commit_at_the_ends_of_staging),
     ).found_by(
         interleaving("append inline", "appends"),
         "record 6 of sales.orders adds offset 3 to bucket 0, expected offset 4",
     ),
     PlantedBug(
-        "an append commits condemned segments", Patch(staging, "_require_valid", lambda: None), BELIEVES_STAGED_OBJECTS
+        "an append commits condemned segments",
+        Patch(append_commit, "_require_valid", lambda: None),
+        BELIEVES_STAGED_OBJECTS,
     ).found_by(interleaving("append objects", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
         "compaction commits condemned segments",
-        Patch(auto_compaction, "merge", merge_without_condemned),
-        Patch(staging, "STAGED_AGE_MS_MAX", INFINITE_MS),
+        Patch(auto_compaction, "merge_runs", merge_without_condemned),
+        Patch(append_commit, "STAGED_AGE_MS_MAX", INFINITE_MS),
         BELIEVES_STAGED_OBJECTS,
     ).found_by(interleaving("merge", "sleeps while others clean"), f"CORRUPT_DATA: {MISSING_SEGMENT}"),
     PlantedBug(
@@ -578,7 +580,7 @@ LOG_BUGS = (
     ),
     PlantedBug(
         "a dropped table accepts rows",
-        *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, staging)),
+        *(Patch(module, "require_not_dropped", lambda: None) for module in (commit_validation, append_commit)),
     ).found_by(a_writer_of_a_dropped_table, "DID NOT RAISE ...TableNotFoundError"),
     PlantedBug(
         "listing tables stops at a damaged table", Patch(names, "iter_table_names", named_tables_without_errors)
@@ -596,7 +598,7 @@ LOG_BUGS = (
         "only the newest version of a transaction is known",
         Patch(commit_log, "find_stored_transaction", known_in_its_newest_version),
     ).found_by(an_old_transaction_sent_again, "version=1, ... was then given BucketOffsets({0: [2, 4)"),
-    PlantedBug("expired writers are forgotten", Patch(transactions, "with_past", lambda past: past)).found_by(
+    PlantedBug("expired writers are forgotten", Patch(transactions, "with_compacted", lambda past: past)).found_by(
         sweeping(sc.ExpireTransactions, "crash after"), "version=1, ... was then given BucketOffsets({1: [7, 10)"
     ),
     PlantedBug("checkpoints omit expired writers", Patch(transactions, "past_to_bytes", lambda: b"")).found_by(
@@ -736,12 +738,12 @@ LOG_BUGS = (
     ),
     # conditional puts of single slots
     PlantedBug(
-        "a slot that exists is taken for another writer's", Patch(Slot, "look", look_by_the_error_alone)
+        "a slot that exists is taken for another writer's", Patch(Slot, "read_back", look_by_the_error_alone)
     ).found_by(partial(check_all_ways), "a rival before call None: ...PutOutcome.LOST"),
-    PlantedBug("a slot that cannot be read is taken for empty", Patch(Slot, "look", look_without_unreadable)).found_by(
-        partial(check_all_ways), "a rival before call None: ...PutOutcome.NOT_STORED"
-    ),
-    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "look", look_without_unsure)).found_by(
+    PlantedBug(
+        "a slot that cannot be read is taken for empty", Patch(Slot, "read_back", look_without_unreadable)
+    ).found_by(partial(check_all_ways), "a rival before call None: ...PutOutcome.NOT_STORED"),
+    PlantedBug("a slot that is visible is taken for durable", Patch(Slot, "read_back", look_without_unsure)).found_by(
         partial(check_all_ways), "not synced... a rival before call None: ...PutOutcome.WON"
     ),
 )

@@ -50,7 +50,7 @@ from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseSt
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.datasource.write.sink_transactions import SourceProgress
 from streamhouse_spark.datasource.write.staging_writer import StagedCommitMessage
-from streamhouse_spark.dml import delete, overwrite
+from streamhouse_spark.dml import conflict_check, delete, overwrite
 from streamhouse_spark.dml.overwrite import OverwriteTarget
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -80,7 +80,7 @@ from streamhouse_spark.read import lake_row_ids, read_snapshot
 from streamhouse_spark.read.change_feed import change_scan_tasks, commit_diff, feed_validation, planning
 from streamhouse_spark.read.change_feed import commit_diff as lake_only_rows
 from streamhouse_spark.read.scan_tasks import OffsetsScanTask
-from streamhouse_spark.schema.ddl import TextSize
+from streamhouse_spark.schema.ddl import TextLength
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -89,9 +89,9 @@ from streamhouse_spark.table.versioning import rollback
 from streamhouse_spark.warehouse import replacement as warehouse_replacement
 from streamhouse_spark.warehouse import warehouse as table_resolution
 from streamhouse_spark.warehouse.creation import make_create_action
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit_prepared
 
 HOT = {"table.datalake.enabled": "false"}
 EU = {"region": "eu"}
@@ -198,7 +198,7 @@ def two_updates_about_each_others_rows() -> None:
 
 
 def two_updates_and_a_compaction() -> None:
-    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), merge_inline)
+    assert side_by_side(ROWS, update(10, 10, 10), update(20, 20, -10), compact_inline_rows)
 
 
 def a_merge_that_inserts_a_key_that_is_there() -> None:
@@ -209,7 +209,7 @@ def a_merge_that_inserts_a_key_that_is_there() -> None:
         return BucketIntents(pa.table([[1], [2]], schema=schema.arrow), np.array([False]), np.array([True]))
 
     with pytest.raises(SchemaMismatchError):
-        commit(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadVersion.of(table.refresh()))
+        commit_prepared(table.keyed, IntentWrite(rewrites=True), {0: read}, read=ReadVersion.of(table.refresh()))
 
 
 def texts_of_a_length() -> None:
@@ -267,7 +267,7 @@ def a_stream_after_a_compaction() -> None:
     query = Query("d.t$changelog")
     query.run(wh)
     update_delete_and_insert(table)
-    merge_inline(table)
+    compact_inline_rows(table)
     query.run(wh)
     found = [row for row in kinds_of_changes(query.rows) if row[1] != "insert"]
     assert found == [(1, "update_before"), (2, "delete"), (11, "update_after")]
@@ -493,7 +493,7 @@ def refresh_without_following(log: CommitLog) -> CommitLog:
 
 def drop_then_name(storage: Storage, world: Any, path: TablePath, old: CommitLog, new: CommitLog) -> None:
     old.commit(lambda _state, _time_ms: (Drop(),))
-    names.point(storage, path, names.resolve(storage, path), new.table_uuid, world)
+    names.put_name_pointer(storage, path, names.resolve(storage, path), new.table_uuid, world)
 
 
 def require_unwritten_unless_inserted(
@@ -583,7 +583,7 @@ WRITE_BUGS = (
     ),
     # values, names and times
     PlantedBug(
-        "texts keep the length that they are written with", Patch(TextSize, "fit_texts", lambda texts: texts)
+        "texts keep the length that they are written with", Patch(TextLength, "fit_texts", lambda texts: texts)
     ).found_by(texts_of_a_length, "{'c': 'a', 'v': 'xy  '} != {'c': 'a  ', 'v': 'xy'}"),
     PlantedBug(
         "a column name with a leading dot is read as a path",
@@ -638,7 +638,7 @@ WRITE_BUGS = (
     ).found_by(a_table_that_is_emptied_and_rolled_back, "('2',): -1"),
     PlantedBug(
         "a rollback across a truncation keeps the current rows",
-        Patch(rollback, "commit_staged", lambda original: original(transaction=None, overwrite=False, removing=None)),
+        Patch(rollback, "commit_append", lambda original: original(transaction=None, overwrite=False, removing=None)),
     ).found_by(a_table_that_is_emptied_and_rolled_back, "[0, 1, 3, 9] == [0, 1, 3]"),
     PlantedBug("a stream of changes repeats each deletion", Patch(StreamOffset, "commit", lambda: 0)).found_by(
         a_stream_of_changes, "assert [] == [0]"
@@ -657,7 +657,7 @@ WRITE_BUGS = (
     ).found_by(a_lagging_stream, "[0, 1, 2, 3, 5] == [0, 1, 3, 5]"),
     PlantedBug(
         "rows are deleted by offsets that another engine removed",
-        Patch(delete, "require_located", lambda: None),
+        Patch(conflict_check, "require_located", lambda: None),
     ).found_by(a_rewrite_between_a_read_and_its_deletion, NO_CONFLICT),
     PlantedBug(
         "a later lake snapshot counts as checked for offsets", Patch(lake_row_ids, "lake_has_offsets", lambda: True)

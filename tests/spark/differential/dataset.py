@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.spark import tier
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 COLUMNS = {
     "u": "BIGINT NOT NULL",  # another one in each row of all tables
@@ -155,7 +155,7 @@ def build(spark: Any, wh: Warehouse, folder: Path, seed: int = 0) -> list[Side]:
     parts.table.maintain()
     for count in (30, 5, 20):
         parts.add(count)
-    merge_inline(parts.table)
+    compact_inline_rows(parts.table)
     parts.add(10)
     # one bucket, no key; the newest rows inline, older ones in segments
     plain = subject(2, "plain", 1, everything)
@@ -164,7 +164,7 @@ def build(spark: Any, wh: Warehouse, folder: Path, seed: int = 0) -> list[Side]:
     plain.tier(spark, wh)
     for count in (25, 25, 25):
         plain.add(count)
-    merge_inline(plain.table)
+    compact_inline_rows(plain.table)
     plain.add(15)
     # bucketed as the first, with default statistics only
     keyed_table = subject(3, "keyed", 4, keyed)
@@ -176,7 +176,7 @@ def build(spark: Any, wh: Warehouse, folder: Path, seed: int = 0) -> list[Side]:
     # never tiered, other buckets, small
     small = subject(4, "small", 3, {**keyed, **everything})
     small.add(12)
-    merge_inline(small.table)
+    compact_inline_rows(small.table)
     small.add(5)
     found = []
     for made in (parts, plain, keyed_table, small):

@@ -14,7 +14,7 @@ from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 _FIRST_PAUSE_S = 0.05
 
@@ -50,7 +50,7 @@ class Keeper:
                 case "tier":
                     tier_table(table, run_tasks_in_threads(table.storage, table.settings, table.world))
                 case "merge":
-                    merge_inline(table)
+                    compact_inline_rows(table)
                 case "maintain":
                     table.maintain()
                 case _ if table.refresh().recorded_lake is not None:

@@ -25,7 +25,7 @@ from spark.statements.ways import WAYS
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.clock import SystemClock
 from streamhouse_spark.errors import StreamhouseError
-from streamhouse_spark.log.catalog.renaming import find_replaced_table
+from streamhouse_spark.log.catalog.name_changes import find_replaced_table
 from streamhouse_spark.log.commit_reader import iter_records_backwards
 
 CONFLICT = "conflict"

@@ -15,7 +15,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.log.gc.garbage_collection import clean as clean_log
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DAY_MS = 24 * 3600 * 1000
 NOTHING = "nothing to do"
@@ -32,7 +32,7 @@ def tier(house: Lakehouse, rng: Random, name: str) -> None:
 
 
 def merge(house: Lakehouse, rng: Random, name: str) -> None:
-    merge_inline(house.table(name))
+    compact_inline_rows(house.table(name))
 
 
 def maintain(house: Lakehouse, rng: Random, name: str) -> None:

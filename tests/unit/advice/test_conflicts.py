@@ -18,8 +18,8 @@ from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
 from streamhouse_spark.lake.tiering import job as tiering
 from streamhouse_spark.log import commit_log
 from streamhouse_spark.log import commit_log as commit_errors
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from unit.advice.advice_place import Advice, Case, Place, each_lake, follow
 
 pytestmark = pytest.mark.usefixtures("own_cache")

@@ -14,7 +14,7 @@ from kit.tables import tier
 from property.stream_driver import Query
 from streamhouse_spark import StreamhouseError, Transaction
 from streamhouse_spark.core.types import StreamBatch
-from streamhouse_spark.datasource.write.sink_transactions import is_first_under_reused_name
+from streamhouse_spark.datasource.write.sink_transactions import is_first_batch_of_recreated_table
 from streamhouse_spark.lake.tiering import record_snapshot
 from streamhouse_spark.log.actions import Trim
 from unit.advice.advice_place import HOUR_MS, Advice, Case, Place, each_lake, follow
@@ -394,9 +394,9 @@ def a_sink_whose_table_was_made_anew(place: Place) -> Case:
     place.warehouse().drop_table("t")
     place.create()
     batch = Transaction("app", 4, "q")
-    yield lambda: is_first_under_reused_name(place.table(), batch)
+    yield lambda: is_first_batch_of_recreated_table(place.table(), batch)
     place.table().append([], transaction=Transaction("app", 3, "q"))
-    assert not is_first_under_reused_name(place.table(), batch)
+    assert not is_first_batch_of_recreated_table(place.table(), batch)
     place.table().append([{"id": 1}], transaction=batch)
 
 

@@ -20,7 +20,7 @@ from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.table.status import TableHealth, table_health
 from streamhouse_spark.table.versioning import publication
-from streamhouse_spark.table.versioning.branches import end_log, find_incomplete_branches
+from streamhouse_spark.table.versioning.branches import end_branch_log, find_incomplete_branches
 
 DAY_MS = 86_400_000
 
@@ -337,20 +337,20 @@ def test_doctor_reports_a_branch_whose_publication_died(warehouse_path, monkeypa
     assert "streamhouse publish-branch sales.orders audit" in finding.remedy
     assert branch_findings(warehouse_path, later_ms=0) == [], "somebody may just be about to end it"
     with monkeypatch.context() as patched:
-        patched.setattr(publication, "end_log", lambda _: None)
+        patched.setattr(publication, "end_branch_log", lambda _: None)
         table.fast_forward("audit")
     (finding,) = branch_findings(warehouse_path)
     assert finding.found == "the branch was published, but its log has not ended"
     table.fast_forward("audit")
     assert "published" in branch_findings(warehouse_path)[0].found, "it was told that this was done"
-    end_log(CommitLog(table.storage, _uuid_of_published(table), table.world))
+    end_branch_log(CommitLog(table.storage, _uuid_of_published(table), table.world))
     assert branch_findings(warehouse_path) == []
 
 
 def test_doctor_reports_a_branch_whose_dropping_died(warehouse_path):
     table = sh.Warehouse(warehouse_path).create_table("sales.orders", "id bigint")
     table.create_branch("audit")
-    end_log(table.branch("audit").log)
+    end_branch_log(table.branch("audit").log)
     (finding,) = branch_findings(warehouse_path)
     assert "the branch was dropped" in finding.found
     assert [f.check for f in diagnostics.check_warehouse(warehouse_path, None, World()) if f.level == "warn"] in (

@@ -12,7 +12,7 @@ from streamhouse_spark.cli import fsck
 from streamhouse_spark.cli.fsck import Verification, open_lake_plan, verify_lake
 from streamhouse_spark.cli.maintenance_commands import _verify_table
 from streamhouse_spark.lake.parquet import copy_on_write
-from streamhouse_spark.lake.parquet.reader import OffsetFile
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets
 from streamhouse_spark.storage.base import Storage
 
 
@@ -81,14 +81,14 @@ def test_rows_that_are_missing_are_seen_beside_others(table):
 
 
 def test_offsets_that_are_there_twice_or_too_early_are_seen(table, monkeypatch):
-    known = fsck.read_offset_file
+    known = fsck.read_file_offsets
     name = {}
 
     def read(files, location, uuid):
         found = known(files, location, uuid)
-        return OffsetFile(found.location, found.bucket, name.setdefault("first", found.runs))
+        return FileWithOffsets(found.location, found.bucket, name.setdefault("first", found.runs))
 
-    monkeypatch.setattr(fsck, "read_offset_file", read)
+    monkeypatch.setattr(fsck, "read_file_offsets", read)
     assert any("has 5 duplicate offsets" in problem for problem in problems(table))
     monkeypatch.undo()
     monkeypatch.setattr(type(table.state), "first_offset", lambda *_: 3)

@@ -19,7 +19,7 @@ from streamhouse_spark.cli import diagnostics as doctor_module
 from streamhouse_spark.cli.diagnostics import Finding
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import commit_key
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.catalog.names import ViewEntry
 
 
@@ -350,14 +350,14 @@ def test_views_go_with_a_copy_and_stand_in_nobodys_way(run, filled, warehouse_pa
     assert filled
     wh = Warehouse(warehouse_path)
     view, renamed = TablePath("d", "v"), TablePath("d", "w")
-    renaming.create_view(wh.storage, wh.world, view, ViewEntry("select 1", "{}"), replace=False)
-    renaming.rename_view(wh.storage, wh.world, view, renamed)
+    name_changes.create_view(wh.storage, wh.world, view, ViewEntry("select 1", "{}"), replace=False)
+    name_changes.rename_view(wh.storage, wh.world, view, renamed)
     there = str(tmp_path / "copy")
     shutil.copytree(warehouse_path, there)
     run("-w", there, "relocate", "--copy")
     copy = Warehouse(there)
     assert list(names.list_views(copy.storage, "d")) == [renamed]
-    assert renaming.require_view(copy.storage, renamed).text == "select 1"
+    assert name_changes.require_view(copy.storage, renamed).text == "select 1"
     assert [row["table"] for row in run("-w", there, "--output", "json", "ls").lines] == ["d.t"]
     run("-w", there, "tier", "--once")
     copy.clean_dropped()

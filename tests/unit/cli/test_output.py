@@ -15,7 +15,7 @@ from kit.tables import tier
 from streamhouse_spark import Warehouse
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.cli.output import Output, format_value
-from streamhouse_spark.schema.json_values import json_text, plain_value
+from streamhouse_spark.schema.json_values import json_text, to_json_value
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ from streamhouse_spark.schema.json_values import json_text, plain_value
     ],
 )
 def test_values_are_formatted_as_json_and_text(value, plain, text):
-    assert plain_value(value) == plain
+    assert to_json_value(value) == plain
     assert json.loads(json_text(value)) == plain
     assert format_value(value) == text
 
@@ -103,9 +103,9 @@ def url(tmp_path):
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_long_command_shows_that_it_works(url, name, monkeypatch):
-    shown, progress, working = [], Output.progress, Output.working
+    shown, progress, working = [], Output.progress, Output.spinner
     monkeypatch.setattr(Output, "progress", lambda self, unit: shown.append(unit) or progress(self, unit))
-    monkeypatch.setattr(Output, "working", lambda self, text: shown.append(text) or working(self, text))
+    monkeypatch.setattr(Output, "spinner", lambda self, text: shown.append(text) or working(self, text))
     result = CliRunner().invoke(streamhouse, ["-w", url, name, *LONG[name]], input="id,day\n3,3\n")
     known = ("adopt",)  # a lake table of ours cannot be adopted, which is found out after a look at it
     assert result.exit_code == 0 or name in known, result.output
@@ -127,12 +127,12 @@ def test_a_bar_ends_full(url, name, monkeypatch):
 
 
 def test_a_sign_of_life_is_for_terminals(capsys, monkeypatch):
-    with Output(as_json=False).working("compact the lake"):
+    with Output(as_json=False).spinner("compact the lake"):
         pass
     assert capsys.readouterr() == ("", "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")
-    with Output(as_json=False).working("compact the lake"):
+    with Output(as_json=False).spinner("compact the lake"):
         pass
     out, err = capsys.readouterr()
     assert out == "", "the results' stream stays clean"
@@ -143,7 +143,7 @@ def test_what_goes_on_now_is_for_terminals(capsys, monkeypatch):
     for is_terminal in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda: is_terminal)  # noqa: B023 - it is asked at once
         monkeypatch.setenv("TERM", "xterm")
-        with Output(as_json=False).doing() as show:
+        with Output(as_json=False).activity() as show:
             show("refresh gold.revenue")
             show(None)
             show("refresh gold.orders")

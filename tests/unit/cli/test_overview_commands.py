@@ -8,7 +8,7 @@ from rich.console import Console
 from faults.sim import SimClock, sim_world
 from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.cli.overview_commands import compute_rates, draw_screen, watch
-from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.log.tiering_failures import describe_failure, record_failure
 from streamhouse_spark.table.status import TableOverview
 
 
@@ -54,8 +54,8 @@ def test_a_table_whose_rounds_fail(run, tables):
     first.alter_properties({"table.datalake.freshness": "0s"})
     error = StorageError("away")
     failed = describe_failure("tiering", error, host="a", rows=1, now_ms=first.storage.now_ms(), duration_ms=1)
-    note_failure(first.storage, first.uuid, failed)
-    note_failure(second.storage, second.uuid, failed)
+    record_failure(first.storage, first.uuid, failed)
+    record_failure(second.storage, second.uuid, failed)
     shown = run("top", "--once").stdout
     assert "StorageError, 0 s ago" in shown
     assert "last round" not in text_of(draw_screen("wh", [TableOverview.of(second)], {}, {}))

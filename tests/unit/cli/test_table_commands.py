@@ -12,7 +12,7 @@ import pytest
 from streamhouse_spark import StorageError
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.core.warehouse_layout import commit_key
-from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.log.tiering_failures import describe_failure, record_failure
 from streamhouse_spark.table.refresh_commit import pause_refreshes
 
 DDL = "order_id BIGINT NOT NULL, customer STRING COMMENT 'who', amount DECIMAL(12,2), day DATE"
@@ -155,7 +155,7 @@ def test_describe_shows_rounds_that_failed(run, warehouse, orders):
     hours_ago_ms = table.storage.now_ms() - 5 * 3_600_000
     error = StorageError("the store is away")
     failed = describe_failure("tiering", error, host="tierer-0", rows=1, now_ms=hours_ago_ms, duration_ms=70)
-    note_failure(table.storage, table.uuid, failed)
+    record_failure(table.storage, table.uuid, failed)
     (found,) = run("describe", "sales.orders", "--output", "json").document["failed_rounds"]
     assert (found["error"], found["host"], found["over"]) == ("StorageError", "tierer-0", False)
     text = " ".join(run("describe", "sales.orders").stdout.split())

@@ -14,7 +14,7 @@ from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.lookup.lookup_join import LookupPlan
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.write.auto_compaction import merge_small
+from streamhouse_spark.write.auto_compaction import compact_small_segments
 
 SLICE_BYTES = 400
 ROWS = 60
@@ -74,7 +74,7 @@ def test_every_verb_of_a_log_table_works_with_more_text_than_a_slice(wh, monkeyp
         table.append(given(ids, turn))
         expected += given(ids, turn)
     assert rows_by_id(table.to_arrow()) == expected
-    assert merge_small(table) > 0
+    assert compact_small_segments(table) > 0
     assert rows_by_id(table.to_arrow()) == expected
     for turn in (9, 10):
         tier(table)
@@ -212,7 +212,7 @@ def test_columns_of_other_types_come_in_slices(wh, column):
     table = wh.create_table("t", f"v {kind}")
     table.append(pa.table({"v": column}))
     assert table.to_arrow()["v"].to_pylist() == column.to_pylist()
-    assert len(arrow_rows.pieces(column)) > 5
+    assert len(arrow_rows.slice_for_cast(column)) > 5
 
 
 def test_python_values_that_one_array_cannot_hold_come_in_halves(monkeypatch):

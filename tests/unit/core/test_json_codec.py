@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamhouse_spark import OffsetRange
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.schema.table_schema import TableSchema
 
 
@@ -24,7 +24,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cargo(Portable):
+class Cargo(JsonSerializable):
     id: int
     is_full: bool
     seal: bytes
@@ -42,17 +42,17 @@ class Cargo(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class Crate(Portable):
+class Crate(JsonSerializable):
     cargo: Cargo
 
 
 @dataclass(frozen=True, slots=True)
-class Barrel(Portable):
+class Barrel(JsonSerializable):
     litres: int
 
 
 @dataclass(frozen=True)
-class NotPortable(Portable):
+class NotPortable(JsonSerializable):
     value: set[int]
 
 

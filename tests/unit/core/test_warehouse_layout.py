@@ -13,12 +13,12 @@ from streamhouse_spark.core import warehouse_layout
 from streamhouse_spark.core.types import TableName, TablePath
 from streamhouse_spark.core.warehouse_layout import (
     WAREHOUSE_KEY,
+    canonical_location,
+    canonical_root,
     find_recorded_root,
     is_same_place,
     parse_branch,
     parse_table_name,
-    plain_location,
-    plain_root,
     rebase_uri,
 )
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -157,8 +157,8 @@ def test_a_table_name_may_name_a_branch():
     ],
 )
 def test_locations_of_one_place_have_one_spelling(location, plain):
-    assert plain_location(location) == plain
-    assert plain_root(f"{location}/") == plain
+    assert canonical_location(location) == plain
+    assert canonical_root(f"{location}/") == plain
 
 
 @pytest.mark.parametrize(

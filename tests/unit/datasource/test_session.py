@@ -6,13 +6,13 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.config.spark_options import WAREHOUSE_VARIABLE
-from streamhouse_spark.datasource.session import connect_catalog, use_python
+from streamhouse_spark.datasource.session import connect_catalog, set_worker_python
 
 PYTHON = "/venv/bin/python"
 
 
 def named(options=None, **environ):
-    use_python(PYTHON, options or {}, environ)
+    set_worker_python(PYTHON, options or {}, environ)
     return environ.get("PYSPARK_PYTHON")
 
 

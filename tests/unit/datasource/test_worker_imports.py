@@ -112,8 +112,8 @@ assert planned["rows"] == 1 or NAME == "sales.keyed"
 database, name = NAME.split(".")
 assert json.loads(ask("load", database=database, table=f"{name}$lake")["snapshot"])["lake_snapshot"] is not None
 """,
-    "begin": """
-assert ask("begin", part="reads") == {}
+    "warm_up": """
+assert ask("warm_up", part="reads") == {}
 """,
     "plan a read": """
 reader = source().reader(source().schema())
@@ -181,7 +181,7 @@ def needless(loaded: dict[str, list[str]], ours: set[str], libraries: set[str]) 
         ("keyed", ["plan a read"], READER | CATALOG, set()),
         ("keyed", ["plan a write"], WRITER, set()),
         ("iceberg", ["load a lake"], ICEBERG | LIBRARY, PARQUET),
-        ("iceberg", ["begin"], ICEBERG | LIBRARY, PARQUET),
+        ("iceberg", ["warm_up"], ICEBERG | LIBRARY, PARQUET),
         ("iceberg", ["plan"], ICEBERG, LOADED),
         ("iceberg", ["plan a read"], ICEBERG, LOADED),
         ("iceberg", ["stream"], READER | CATALOG, set()),

@@ -11,7 +11,8 @@ from kit.rows import ids, rows
 from kit.tables import TableCase
 from streamhouse_spark import Transaction
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.dml.delete import commit_deletion, make_delete_actions
+from streamhouse_spark.dml.conflict_check import make_delete_actions
+from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, InvalidOptionError, OffsetsTrimmedError
 from streamhouse_spark.log import deletion_vectors
 from streamhouse_spark.log import state as state_module
@@ -22,7 +23,7 @@ from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments import metadata_columns
 from streamhouse_spark.table.partitions_table import count_partitions
 from streamhouse_spark.table.system_views import changelog_batches
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 HOT = {"table.datalake.enabled": "false"}
@@ -76,7 +77,7 @@ class TestReads:
         for number in range(6):
             table.append(rows(number))
         table.delete(where=[("id", "in", [1, 4])])
-        assert merge_inline(table) > 0
+        assert compact_inline_rows(table) > 0
         assert ids(table.to_arrow()) == [0, 2, 3, 5]
 
     def test_the_places_of_the_others_are_known(self, table):
@@ -265,7 +266,7 @@ def test_random_lives_with_deletions_agree_with_a_list(wh, other_process, seed, 
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(gone)
                 expected = [n for n in expected if n not in gone]
             case "merge":
-                merge_inline(table)
+                compact_inline_rows(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []

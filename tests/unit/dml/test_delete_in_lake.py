@@ -20,7 +20,8 @@ from kit.tables import require_verified, tier, trim_tiered
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError, Table
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml import delete
-from streamhouse_spark.dml.delete import commit_deletion, has_dropped_partitions
+from streamhouse_spark.dml.conflict_check import has_dropped_partitions
+from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.lake.iceberg import compaction
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import CompactReport
@@ -31,7 +32,7 @@ from streamhouse_spark.read.offset_scan import partition_drops_as_of, plan_range
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.service.tiering_service import oldest_waiting_ms
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 by_position = pytest.mark.parametrize("lake", ["iceberg"])
@@ -227,7 +228,7 @@ def test_random_lives_of_a_lake_with_deletions_agree_with_a_list(wh, lake, other
                 assert table.delete(where=[("id", ">=", first), ("id", "<", last)]) == len(lost)
                 expected = [n for n in expected if n not in lost]
             case "merge":
-                merge_inline(table)
+                compact_inline_rows(table)
             case "truncate" if chance.random() < 0.3:
                 table.truncate()
                 expected = []

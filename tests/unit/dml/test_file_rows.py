@@ -29,7 +29,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
 )
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
-from streamhouse_spark.lake.parquet.reader import read_offset_file
+from streamhouse_spark.lake.parquet.reader import read_file_offsets
 from streamhouse_spark.lake.tiering import job
 from streamhouse_spark.log import checkpoint
 from streamhouse_spark.log.checkpoint import as_stored
@@ -331,7 +331,7 @@ class TestStatement:
         assert ids(table.to_arrow()) == engine.ids(table) == [n for n in range(30) if n % 5 != 3]
         lake = table.open_lake()
         at = [split.location for split in lake.plan_read().splits]
-        assert [read_offset_file(lake.binding.files_at(one), one, lake.binding.spec.writers) for one in at] == [
+        assert [read_file_offsets(lake.binding.files_at(one), one, lake.binding.spec.writers) for one in at] == [
             None
         ] * len(at)
         assert sum(count_partitions(table)["lake_rows"].to_pylist()) == 24

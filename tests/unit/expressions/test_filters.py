@@ -27,7 +27,7 @@ from streamhouse_spark.lake.tiering.job import run_tasks_locally
 from streamhouse_spark.log.segments.statistics import stats_bounds
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table.maintenance.tiering import tier_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DDL = (
     "k BIGINT NOT NULL, i INT, f DOUBLE, g FLOAT, s STRING, d DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, "
@@ -147,7 +147,7 @@ def shown(rows: pa.Table) -> list[str]:
 def test_any_filter_gives_what_arrow_gives_on_everything(parts, condition, asked, columns, buckets, merged):
     table = new_table(parts, buckets=buckets)
     if merged:
-        merge_inline(table)
+        compact_inline_rows(table)
     everything = table.to_arrow()
     assert shown(everything) == shown(pa.Table.from_pylist(list(chain.from_iterable(parts)), table.schema))
 
@@ -237,7 +237,7 @@ class TestPruning:
     def test_merged_segments_keep_the_bounds_of_columns(self, table, memory):
         for k in (5, 1, 3):
             table.append([{"k": k, "s": None}, {"k": k, "s": f"n{k}"}])
-        merge_inline(table)
+        compact_inline_rows(table)
         (segment,) = table.state.live_segments()
         assert segment.stats["k"] == [1, 5, 0]
         assert segment.stats["s"] == ["n1", "n5", 3]

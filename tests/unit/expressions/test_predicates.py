@@ -13,7 +13,7 @@ import pytest
 
 from streamhouse_spark.expressions import row_masks
 from streamhouse_spark.expressions.predicates import FALSE, NULL, TRUE, Bounds, Compare, In, Or, to_comparable
-from streamhouse_spark.expressions.row_masks import possible_rows
+from streamhouse_spark.expressions.row_masks import mask_possible_rows
 
 NAN = math.nan
 COLUMNS = {
@@ -31,8 +31,8 @@ def test_rows_are_those_of_a_comparison_with_each(name):
     column, lists = COLUMNS[name]
     batch = pa.record_batch({"c": column})
     for values in lists:
-        each = possible_rows(Or(tuple(Compare("=", "c", value) for value in values)), batch) if values else None
-        found = possible_rows(In("c", values, has_null=False), batch)
+        each = mask_possible_rows(Or(tuple(Compare("=", "c", value) for value in values)), batch) if values else None
+        found = mask_possible_rows(In("c", values, has_null=False), batch)
         if found is None:
             assert each is None or not values, values
         else:
@@ -80,7 +80,7 @@ def test_many_values_are_one_comparison(monkeypatch):
     node = In("c", values, has_null=False)
     for start in range(0, 50_000, 10_000):
         wanted = np.arange(start, start + 10_000)
-        found = possible_rows(node, pa.record_batch({"c": wanted}))
+        found = mask_possible_rows(node, pa.record_batch({"c": wanted}))
         assert found.tolist() == ((wanted % 2 == 0) & (wanted < 40_000)).tolist()
     assert not compared
     assert row_masks._to_values.cache_info().hits >= 4

@@ -11,7 +11,7 @@ import pytest
 
 from golden.follow import FOLDER, case, planned
 from streamhouse_spark.core.warehouse_layout import parse_number
-from streamhouse_spark.datasource.realtime.planning import IGNORED_ACTIONS
+from streamhouse_spark.datasource.realtime.planning import ALLOWED_ACTIONS
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import GROUP_VERSION
 
@@ -55,6 +55,6 @@ def test_every_form_of_a_record_is_followed():
     ][one["task"]["next"] - 1 :]
     kinds = {action["type"] for record in records for action in record.header.get("actions", ())}
     assert kinds >= {"append", "append-parts", "replace", "properties", "consumer", "truncate"}
-    assert kinds - set(IGNORED_ACTIONS) == {"truncate"}
+    assert kinds - set(ALLOWED_ACTIONS) == {"truncate"}
     assert any("manifest" in record.header for record in records)
     assert any("members" in record.header for record in records)

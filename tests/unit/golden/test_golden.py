@@ -15,7 +15,7 @@ from faults.sim import sim_world
 from golden.make import FOLDER, expected, hot_changes, rows, shown, state_of_v1
 from streamhouse_spark import FormatVersionError, Warehouse
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, parse_number, plain_root, segment_key
+from streamhouse_spark.core.warehouse_layout import WAREHOUSE_KEY, canonical_root, parse_number, segment_key
 from streamhouse_spark.log import actions
 from streamhouse_spark.log import framing as frame_module
 from streamhouse_spark.log.actions import Append, Archive, ArchivePage, Payload, SetArchive
@@ -31,7 +31,7 @@ from streamhouse_spark.log.state import fold
 from streamhouse_spark.schema.partitioning import SetPartitioning
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.always
 
@@ -148,7 +148,7 @@ class TestReading:
         table = wh.table("manifested")
         table.append([{"a": 99}])
         assert table.to_arrow().num_rows == 21
-        assert merge_inline(table) == 2
+        assert compact_inline_rows(table) == 2
         assert table.to_arrow()["a"].to_pylist()[-1] == 99
 
     def test_with_the_checkpoint_or_with_the_records(self, golden):
@@ -231,13 +231,13 @@ class TestWriting:
             pointer = names.NamePointer(0, None)
             while (key := f"{path.database}/{path.table}/names/{pointer.number + 1:08d}.json") in FILES:
                 said = header("name", key)
-                assert names.point(store, path, pointer, said["uuid"], Given(said["attempt"]))
+                assert names.put_name_pointer(store, path, pointer, said["uuid"], Given(said["attempt"]))
                 pointer = names.NamePointer(pointer.number + 1, said["uuid"])
         assert {info.key: store.read(info.key) for info in store.list("")} == {
             k: d for k, d in FILES.items() if not k.startswith("tables/")
         } | {
             WAREHOUSE_KEY: WarehouseMetadata(
-                header("warehouse", "streamhouse.json")["id"], plain_root(store.url)
+                header("warehouse", "streamhouse.json")["id"], canonical_root(store.url)
             ).to_bytes()
         }
 

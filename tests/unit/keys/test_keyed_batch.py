@@ -105,8 +105,8 @@ def test_intents_of_several_processes_match_key_columns_by_name(table):
         return BucketIntents(pa.table(arrays, names=list(schema.names)), np.array([True]))
 
     write = IntentWrite()
-    prepared = keyed_intents.prepare(table.keyed, write, {0: intents})
-    keyed_intents.commit(table.keyed, write, {0: intents}, prepared)
+    prepared = keyed_intents.prepare_changes(table.keyed, write, {0: intents})
+    keyed_intents.commit_prepared(table.keyed, write, {0: intents}, prepared)
     assert pairs(table) == {(2, 1)}
 
 

@@ -7,12 +7,12 @@ import pytest
 from kit.tables import TableCase
 from streamhouse_spark import CommitConflictError, CorruptDataError
 from streamhouse_spark.kv import kv_snapshots
-from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
+from streamhouse_spark.kv.kv_snapshots import find_buckets_due_for_snapshot, write_snapshots
 from streamhouse_spark.kv.tablet import Tablet
 from streamhouse_spark.log.actions import KvSnapshot
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.object_existence import list_referenced_keys
-from streamhouse_spark.log.staging import STAGED_AGE_MS_MAX
 from streamhouse_spark.lookup.batch_lookup import FOUND
 
 HOUR_MS = 3600 * 1000
@@ -37,7 +37,7 @@ def publish(table, before=lambda: None):
 
 
 def due(table, lake_enabled=False):
-    return due_buckets(table.refresh(), table.storage.now_ms(), HOUR_MS, lake_enabled=lake_enabled)
+    return find_buckets_due_for_snapshot(table.refresh(), table.storage.now_ms(), HOUR_MS, lake_enabled=lake_enabled)
 
 
 def test_due_by_changes_or_by_age(table, clock, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.kv.lmdb import tablet_files
 from streamhouse_spark.kv.lmdb.environment import DamagedError, Environment, ReadTransaction
-from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict, list_cached_tablets
+from streamhouse_spark.kv.lmdb.tablet_files import TabletFiles, cache_bytes_max, evict_tablets, list_cached_tablets
 from streamhouse_spark.kv.tablet import ITEMS_PER_STEP, Tablet, close_tablets, open_tablet
 
 IDENTITY = {"key": [1]}
@@ -349,9 +349,9 @@ class TestEviction:
             t.close()
             os.utime(cache / ("t" * 32) / f"{age}.lock", (age + 1, age + 1))
         sizes = [tablet.num_bytes for tablet in list_cached_tablets(cache)]
-        assert [path.name for path in evict(cache, sum(sizes))] == []
-        assert [path.name for path in evict(cache, sum(sizes) - 1)] == ["0"]
-        assert [path.name for path in evict(cache, 0)] == ["1", "2"]
+        assert [path.name for path in evict_tablets(cache, sum(sizes))] == []
+        assert [path.name for path in evict_tablets(cache, sum(sizes) - 1)] == ["0"]
+        assert [path.name for path in evict_tablets(cache, 0)] == ["1", "2"]
         assert new(1).extent.applied == 0
 
     def test_what_is_open_stays_here_and_in_other_processes(self, new, cache):
@@ -362,11 +362,11 @@ class TestEviction:
         process.start()
         assert opened.wait(240)
         try:
-            assert evict(cache, 0) == []
+            assert evict_tablets(cache, 0) == []
         finally:
             done.set()
             process.join(240)
-        assert [path.name for path in evict(cache, 0)] == ["1"]
+        assert [path.name for path in evict_tablets(cache, 0)] == ["1"]
 
     def test_other_boots_and_leftovers_go_but_nothing_else(self, new, cache):
         new().close()
@@ -375,10 +375,10 @@ class TestEviction:
         leftover.mkdir()
         beside = cache.parent.parent / "somebody-elses"
         beside.mkdir()
-        evict(cache, 1 << 30)
+        evict_tablets(cache, 1 << 30)
         assert cache.with_name("other-boot").exists()  # it is open
         other.close()
-        evict(cache, 1 << 30)
+        evict_tablets(cache, 1 << 30)
         assert not cache.with_name("other-boot").exists()
         assert not leftover.exists()
         assert beside.exists()

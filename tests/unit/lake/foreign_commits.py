@@ -112,9 +112,9 @@ class PaimonCommits:
     lost_answers = (StorageError("500"), StorageError("timeout"))
 
     def commit(self, lake: Any, properties: Mapping[str, str] | None = None) -> None:
-        from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
+        from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 
-        commit_snapshot(lake.binding, lambda _: Change(properties=dict(properties or {})))
+        commit_snapshot(lake.binding, lambda _: SnapshotUpdate(properties=dict(properties or {})))
 
     def latest_id(self, lake: Any) -> int | None:
         latest: int | None = lake.binding.snapshots.newest().id

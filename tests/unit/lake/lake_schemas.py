@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.types import LongType
 
 from streamhouse_spark import Table
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMapping
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
 Rows = list[tuple[Any, ...]]
@@ -146,5 +146,5 @@ Schema = IcebergSchema | PaimonSchema
 SCHEMAS: dict[str, Schema] = {"iceberg": IcebergSchema(), "paimon": PaimonSchema()}
 
 
-def map_of(schema: Schema, table: Table) -> ColumnMap:
-    return ColumnMap.from_text(schema.map_text(table), table.uuid, where="here")
+def map_of(schema: Schema, table: Table) -> ColumnMapping:
+    return ColumnMapping.from_text(schema.map_text(table), table.uuid, where="here")

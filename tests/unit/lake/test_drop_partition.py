@@ -15,7 +15,7 @@ from kit.lake_rows import lake_rows
 from streamhouse_spark import CommitConflictError, LakeMismatchError, LakeRolledBackError, OffsetRange
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.parquet import copy_on_write as partition_drop
 from streamhouse_spark.lake.types import DeletedRows, LakeFile
 
@@ -163,8 +163,8 @@ def delete_by_position(lake, region: str, positions: list[int]) -> str:
         table.spec().spec_id, (region.encode(),), deletes=DeletedRows(location),
     )  # fmt: skip
 
-    def change(metadata) -> Change:
-        return Change(Operation.OVERWRITE, added=[file], summary=carry_offsets(metadata))
+    def change(metadata) -> SnapshotUpdate:
+        return SnapshotUpdate(Operation.OVERWRITE, added=[file], summary=carry_offsets(metadata))
 
     commit_snapshot(place, change)
     return of_deletes

@@ -9,7 +9,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from kit.tables import tier
 from streamhouse_spark import CommitConflictError, CorruptDataError, LakeMismatchError, Warehouse
-from streamhouse_spark.lake.column_mapping import ColumnMap, LakeField
+from streamhouse_spark.lake.column_mapping import ColumnMapping, LakeField
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.lake.types import LakeSplit
 from unit.lake.lake_schemas import SCHEMAS, map_of, rows_of
@@ -82,7 +82,7 @@ class TestMaps:
         table.append([{"id": 1, "a": "x", "b": "y"}])
         tier(table)
         theirs = {i: LakeField(5 - i, "abn"[i % 3]) for i in range(1, 5)}
-        lake.set_map(table, ColumnMap(theirs, 9).to_text("another"))
+        lake.set_map(table, ColumnMapping(theirs, 9).to_text("another"))
         assert rows_of(table.lake.to_arrow()) == [(1, "x", "y", None)]
         table.rename_column("a", "c")
         tier(table)

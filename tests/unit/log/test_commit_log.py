@@ -179,18 +179,18 @@ def kept(rows: RecentRows) -> list[int]:
 def test_the_oldest_go_first(monkeypatch):
     monkeypatch.setattr(record, "RECENT_BYTES_MAX", 35)
     assert kept(rows_of(1, 2, 3, 4, 5)) == [3, 4, 5]
-    assert kept(rows_of(1, 2, 3).before(rows_of(4))) == [2, 3, 4]
-    assert kept(rows_of(1, 2, 3).before(rows_of(4, size=36))) == [1, 2, 3]
+    assert kept(rows_of(1, 2, 3).with_newer(rows_of(4))) == [2, 3, 4]
+    assert kept(rows_of(1, 2, 3).with_newer(rows_of(4, size=36))) == [1, 2, 3]
     monkeypatch.setattr(record, "RECENT_RECORDS_MAX", 2)
     assert kept(rows_of(1, 2, 3)) == [2, 3]
-    both = rows_of(1).before(rows_of(2))
+    both = rows_of(1).with_newer(rows_of(2))
     assert bytes(both.of(2) or b"") == bytes([2]) * 10
 
 
 def test_what_others_hold_does_not_change():
     before = rows_of(1, 2)
-    assert before.before(RecentRows()) is before
-    before.before(rows_of(3))
+    assert before.with_newer(RecentRows()) is before
+    before.with_newer(rows_of(3))
     assert kept(before) == [1, 2]
 
 

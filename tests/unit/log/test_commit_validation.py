@@ -9,7 +9,7 @@ from streamhouse_spark.core.types import StreamBatch
 from streamhouse_spark.errors import CommitConflictError, DifferentHistoryError, TransactionConflictError
 from streamhouse_spark.log.commit_validation import IN_REAL_TIME, find_stored_outcome, find_stored_transaction
 from streamhouse_spark.log.record import transaction_from_json, transaction_to_json
-from streamhouse_spark.log.transactions import CompactedTransaction, TransactionEntry, name_sum
+from streamhouse_spark.log.transactions import CompactedTransaction, TransactionEntry, hash_name
 from streamhouse_spark.storage.memory import MemoryStorage
 
 STORED = TransactionEntry(5, "q", 9, {0: OffsetRange(3, 7)}, StreamBatch("five"))
@@ -76,7 +76,7 @@ def test_the_id_of_a_query_in_real_time_mode_is_its_own():
 def test_it_writes_none_when_its_mark_is_forgotten_either():
     table = Warehouse("past", storage=MemoryStorage()).create_table("d.t", "id INT")
     state = table.refresh()
-    past = {name_sum("q"): CompactedTransaction(0, name_sum(f"q{IN_REAL_TIME}"))}
+    past = {hash_name("q"): CompactedTransaction(0, hash_name(f"q{IN_REAL_TIME}"))}
     with pytest.raises(TransactionConflictError, match="continue with a real-time trigger"):
         find_stored_transaction(replace(state, past_transactions=past), Transaction("q", 6, "q", StreamBatch()))
     with pytest.raises(TransactionConflictError, match="belongs to query another"):

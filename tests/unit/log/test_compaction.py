@@ -12,7 +12,13 @@ import pytest
 from streamhouse_spark import OffsetRange, Warehouse
 from streamhouse_spark.lake.tiering.plan import plan_tiering
 from streamhouse_spark.log import compaction
-from streamhouse_spark.log.compaction import MERGED_BYTES_MAX, CompactionRun, merge, plan_inline_merge, plan_small_merge
+from streamhouse_spark.log.compaction import (
+    MERGED_BYTES_MAX,
+    CompactionRun,
+    merge_runs,
+    plan_inline_merge,
+    plan_small_merge,
+)
 from streamhouse_spark.log.segments.scan import plan_range, split_by_size
 from streamhouse_spark.log.segments.statistics import collect_partitions, collect_stats
 from unit.log.states import appended, segment
@@ -117,7 +123,7 @@ def test_merging_holds_few_batches_however_much_is_merged(packed):
     state = packed.refresh()
     run = CompactionRun(0, state.buckets[0].segments)
     shape = replace(packed.segment_options(), stats_columns=("id", "day"))
-    held = peak_bytes(lambda: merge(packed.log, packed.storage, packed.world, [run], shape))
+    held = peak_bytes(lambda: merge_runs(packed.log, packed.storage, packed.world, [run], shape))
     (merged,) = packed.refresh().live_segments()
     assert merged.num_rows == 8 * ROWS
     assert held < 3 * 64 * MIB, "two batches of up to 64 MiB: what is read, and what it is joined to"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamhouse_spark import CorruptDataError, FormatVersionError
-from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.framing import decode_frame, encode_frame, translate_field_errors
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=20),
@@ -77,7 +77,7 @@ def test_a_missing_header_field_is_corrupt_data():
 
 @pytest.mark.parametrize("error", [KeyError("a"), TypeError("b"), ValueError("c"), IndexError(), OverflowError()])
 def test_wrong_fields_are_damage(error):
-    with pytest.raises(CorruptDataError, match="another program wrote it"), decoding_fields("commit", "here"):
+    with pytest.raises(CorruptDataError, match="another program wrote it"), translate_field_errors("commit", "here"):
         raise error
-    with pytest.raises(OSError, match="x"), decoding_fields("commit", "here"):
+    with pytest.raises(OSError, match="x"), translate_field_errors("commit", "here"):
         raise OSError("x")

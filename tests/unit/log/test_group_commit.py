@@ -245,7 +245,7 @@ def test_one_of_them_does_the_work_that_is_due_behind_the_record(table, monkeypa
     checkpoints, merges = [], []
     monkeypatch.setattr(checkpoint, "CHECKPOINT_INTERVAL", 1)
     monkeypatch.setattr(checkpoint, "write_checkpoint", lambda *_, **__: checkpoints.append(1))
-    monkeypatch.setattr(log_writer, "merge_if_due", lambda *_: merges.append(1))
+    monkeypatch.setattr(log_writer, "compact_if_due", lambda *_: merges.append(1))
     together(table, ([1], None), ([2], None), ([3], None))
     assert len(checkpoints) == len(merges) == 1
 

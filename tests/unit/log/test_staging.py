@@ -17,10 +17,10 @@ from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log import compaction as merge
 from streamhouse_spark.log import staging
 from streamhouse_spark.log.actions import MarkOrphans, SetSchema
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX
 from streamhouse_spark.log.bucketing import iceberg_buckets, row_buckets
 from streamhouse_spark.log.staging import (
     INLINE_BYTES_MAX,
-    STAGED_AGE_MS_MAX,
     inline_bytes_per_bucket,
     inline_bytes_total,
     merge_staged_rows,

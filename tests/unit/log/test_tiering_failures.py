@@ -18,9 +18,9 @@ from streamhouse_spark.log.tiering_failures import (
     TieringFailure,
     describe_failure,
     list_failures,
-    note_failure,
-    note_success,
     read_failures,
+    record_failure,
+    record_success,
 )
 
 UUID = "ab" * 16
@@ -41,30 +41,30 @@ def failure(error: Exception | None = None, now_ms: int = 1_000, work="tiering",
 
 def test_failures_of_a_kind_are_counted_and_few_kinds_are_kept(memory):
     for now_ms in (1_000, 2_000, 5_000):
-        note_failure(memory, UUID, failure(now_ms=now_ms))
+        record_failure(memory, UUID, failure(now_ms=now_ms))
     (found,) = read_failures(memory, UUID)
     assert (found.times, found.first_ms, found.last_ms) == (3, 1_000, 5_000)
     assert (found.error, found.host, found.rows, found.duration_ms) == ("StorageError", "a", 7, 20)
     for number in range(FAILURES_MAX + 2):
-        note_failure(memory, UUID, failure(LakeMismatchError(f"lake {number}"), now_ms=6_000 + number))
+        record_failure(memory, UUID, failure(LakeMismatchError(f"lake {number}"), now_ms=6_000 + number))
     found = read_failures(memory, UUID)
     assert [one.last_ms for one in found] == [6_006, 6_005, 6_004, 6_003, 6_002]
-    note_failure(memory, UUID, failure(StorageError("x" * 10_000)))
+    record_failure(memory, UUID, failure(StorageError("x" * 10_000)))
     assert len(memory.read(tiering_failures_key(UUID))) < 6 * 1024
 
 
 def test_a_success_ends_failures_of_its_work_and_the_next_one_is_counted_anew(memory):
-    note_success(memory, UUID, "tiering", 500)
+    record_success(memory, UUID, "tiering", 500)
     assert memory.list(table_prefix(UUID)) == [], "nothing is put where nothing failed"
-    note_failure(memory, UUID, failure(work="maintenance"))
-    note_failure(memory, UUID, failure())
-    note_success(memory, UUID, "tiering", 3_000)
+    record_failure(memory, UUID, failure(work="maintenance"))
+    record_failure(memory, UUID, failure())
+    record_success(memory, UUID, "tiering", 3_000)
     assert [(one.work, one.mended_ms) for one in read_failures(memory, UUID)] == [
         ("tiering", 3_000),
         ("maintenance", None),
     ]
-    note_success(memory, UUID, "tiering", 9_000)
-    note_failure(memory, UUID, failure(now_ms=10_000))
+    record_success(memory, UUID, "tiering", 9_000)
+    record_failure(memory, UUID, failure(now_ms=10_000))
     assert [(one.times, one.mended_ms) for one in read_failures(memory, UUID)][:2] == [(1, None), (1, 3_000)]
 
 
@@ -75,7 +75,7 @@ def test_a_success_ends_failures_of_its_work_and_the_next_one_is_counted_anew(me
 def test_a_damaged_note_says_nothing_and_is_written_anew(memory, damage):
     memory.put(tiering_failures_key(UUID), damage)
     assert read_failures(memory, UUID) == ()
-    note_failure(memory, UUID, failure())
+    record_failure(memory, UUID, failure())
     assert len(read_failures(memory, UUID)) == 1
 
 
@@ -103,20 +103,20 @@ def test_a_note_has_no_credentials(memory, secret):
         "asked https://ann:hunter2@store:9000/b?X-Amz-Credential=AKIAIOSFODNN7EXAMPLE&X-Amz-Signature=c2lnbmF0dXJl as "
         "AKIAIOSFODNN7EXAMPLE with password=hunter2 and token: wJalrXUtnFEMI"
     )
-    note_failure(memory, UUID, failure(StorageError(text)))
+    record_failure(memory, UUID, failure(StorageError(text)))
     stored = memory.read(tiering_failures_key(UUID)).decode()
     assert secret not in stored
     assert "https://***@store:9000/b?***&***" in stored
 
 
 def test_of_errors_of_others_the_class_alone_is_told(memory):
-    note_failure(memory, UUID, failure(RuntimeError("my row is 4711")))
+    record_failure(memory, UUID, failure(RuntimeError("my row is 4711")))
     (found,) = read_failures(memory, UUID)
     assert (found.error, found.text) == ("RuntimeError", "")
 
 
 def test_a_long_text_ends_with_its_first_line(memory):
-    note_failure(memory, UUID, failure(StorageError("é" * 1_000 + "\nmore")))
+    record_failure(memory, UUID, failure(StorageError("é" * 1_000 + "\nmore")))
     assert read_failures(memory, UUID)[0].text == f"STORAGE: {'é' * 1_000}"[:TEXT_CHARS_MAX]
 
 
@@ -124,17 +124,17 @@ def test_a_failure_is_over_after_a_later_success(table, clock):
     state = table.state
     now_ms = table.storage.now_ms()
     failed, upkeep = failure(now_ms=now_ms), failure(now_ms=now_ms, work="maintenance")
-    assert not failed.is_over(state)
+    assert not failed.is_resolved(state)
     clock.advance(5)
     tier(table)
     tiered = table.refresh()
-    assert failed.is_over(tiered), "a snapshot was recorded since"
-    assert not upkeep.is_over(tiered), "nothing in the log says that"
+    assert failed.is_resolved(tiered), "a snapshot was recorded since"
+    assert not upkeep.is_resolved(tiered), "nothing in the log says that"
     later = failure(now_ms=now_ms + 1_000_000)
-    assert later.is_over(tiered), "nothing waits"
+    assert later.is_resolved(tiered), "nothing waits"
     table.append([{"id": 2}])
-    assert not later.is_over(table.state)
-    assert replace(upkeep, mended_ms=5).is_over(state)
+    assert not later.is_resolved(table.state)
+    assert replace(upkeep, mended_ms=5).is_resolved(state)
 
 
 def test_a_failure_is_described_in_one_line(table):
@@ -153,7 +153,7 @@ def test_a_failure_is_described_in_one_line(table):
 
 def test_cleaning_leaves_it_a_clone_has_none_and_it_goes_with_the_table(wh, table, memory, clock):
     key = tiering_failures_key(table.uuid)
-    note_failure(memory, table.uuid, failure())
+    record_failure(memory, table.uuid, failure())
     tier(table)
     copy = wh.clone_table("s.t", "s.copy")
     assert read_failures(memory, copy.uuid) == ()
@@ -168,7 +168,7 @@ def test_cleaning_leaves_it_a_clone_has_none_and_it_goes_with_the_table(wh, tabl
         clock.advance(GRACE_MS + 1)
         wh.clean_dropped()
     assert key not in {info.key for info in memory.list(table_prefix(table.uuid))}
-    note_failure(memory, table.uuid, failure())  # of a service that slept
+    record_failure(memory, table.uuid, failure())  # of a service that slept
     clock.advance(GRACE_MS + 1)
     wh.clean_dropped()
     assert read_failures(memory, table.uuid) == ()
@@ -178,6 +178,6 @@ def test_a_log_elsewhere_has_it_there(tmp_path):
     place = tmp_path / "place"
     wh = Warehouse(str(tmp_path / "wh"), world=sim_world(1))
     table = wh.create_table("s.t", "id BIGINT", properties={"table.log.location": str(place)})
-    note_failure(table.storage, table.uuid, failure())
+    record_failure(table.storage, table.uuid, failure())
     assert (place / tiering_failures_key(table.uuid)).exists()
     assert read_failures(table.storage, table.uuid)

@@ -28,13 +28,13 @@ from streamhouse_spark.log.transactions import (
     CompactedTransaction,
     RequestEntry,
     RequestKeys,
-    name_sum,
+    hash_name,
+    make_progress_batch,
+    make_progress_id,
     past_from_bytes,
     past_to_bytes,
-    place_id,
-    read_at,
-    record_of,
     select_progress_ids,
+    source_record_of,
 )
 from unit.log.states import appended, record, segment
 
@@ -165,7 +165,7 @@ def test_times_survive_checkpoints_and_unknown_ones_are_late():
 def test_forgetting_takes_what_is_past_too():
     state = stored(appended(), "a", 1)
     state = fold(state, record(state.version + 1, ExpireTransactions(("a", "unknown"))))
-    assert state.past_transactions == {name_sum("a"): CompactedTransaction(1, 0)}
+    assert state.past_transactions == {hash_name("a"): CompactedTransaction(1, 0)}
     state = fold(state, record(state.version + 1, ForgetTransactions(("a",))))
     assert state.past_transactions == {}
 
@@ -262,7 +262,7 @@ def test_keys_are_read_as_they_were_written(added):
 
 def test_places_are_found_by_their_application_alone():
     source = uuid4().hex
-    own = [place_id(app, source, bucket) for app in ("a", "a/b\n", "ä") for bucket in (0, 17)]
+    own = [make_progress_id(app, source, bucket) for app in ("a", "a/b\n", "ä") for bucket in (0, 17)]
     others = ["a", f"a/{source}", f"a/{source}/x", f"a/{source[1:]}/0", f"a/b/c/{source}/0", "a/epoch"]
     assert select_progress_ids({"a", "a/b\n", "ä"}, [*own, *others]) == tuple(own)
     assert select_progress_ids({"b"}, own) == ()
@@ -270,7 +270,7 @@ def test_places_are_found_by_their_application_alone():
 
 def test_a_record_comes_back_from_its_note():
     record = HistoryPoint(12, "an attempt")
-    assert record_of(read_at(record)) == record
-    assert read_at(None) is None
-    assert record_of(None) is None
-    assert record_of(StreamBatch(None)) is None
+    assert source_record_of(make_progress_batch(record)) == record
+    assert make_progress_batch(None) is None
+    assert source_record_of(None) is None
+    assert source_record_of(StreamBatch(None)) is None

@@ -7,12 +7,12 @@ import pytest
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Transaction
 from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.log import actions as act
+from streamhouse_spark.log.append_commit import make_truncate_actions
 from streamhouse_spark.log.checkpoint import state_from_json, state_to_json
 from streamhouse_spark.log.compaction import CompactionRun, _is_still_live
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.object_existence import list_referenced_keys
 from streamhouse_spark.log.segments.scan import plan_range
-from streamhouse_spark.log.staging import make_truncate_actions
 from streamhouse_spark.log.state import Truncation, fold
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot, take_snapshot_as_of
 from unit.log.states import UUID, appended, created, record, segment

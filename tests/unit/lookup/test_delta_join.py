@@ -11,7 +11,7 @@ import pytest
 from kit.keyed_writes import change
 from streamhouse_spark import InvalidOptionError, SchemaMismatchError, Transaction
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
-from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, Lookups
+from streamhouse_spark.lookup.delta_join import DELETE, KIND_COLUMN, DeltaPlan, Join, JoinLookups
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -36,7 +36,7 @@ class Joined:
         key = self.plan.left_key if side == "left" else self.plan.right_key
         schema = pa.schema([self.tables[side].schema.field(name) for name in key])
         rows = [dict(zip(key, values, strict=True)) for values in keys]
-        return self.plan.changes(side, pa.Table.from_pylist(rows, schema=schema), Lookups(*find))
+        return self.plan.changes(side, pa.Table.from_pylist(rows, schema=schema), JoinLookups(*find))
 
     def write(self, number, changes):
         deleted = np.array([kind == DELETE for kind in changes[KIND_COLUMN].to_pylist()], np.bool_)

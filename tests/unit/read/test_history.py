@@ -15,7 +15,7 @@ from streamhouse_spark.log.actions import TieredSnapshot
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.log.record import encode_record, read_record
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
@@ -54,7 +54,7 @@ def test_each_commit_and_its_rows(table, clock):
 def test_merged_segments_are_a_commit_in_the_history(table):
     table.append([{"id": number} for number in range(60_000)])
     table.append([{"id": 1}])
-    merge_inline(table)
+    compact_inline_rows(table)
     rows = history(table)
     assert [row["operation"] for row in rows[1:]] == ["append", "append", "merge segments"]
     assert [row["files_added"] for row in rows] == [0, 2, 0, 0]

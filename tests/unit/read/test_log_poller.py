@@ -10,7 +10,7 @@ import pytest
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import concurrency
 from streamhouse_spark.read import log_poller
-from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, Pace, poller_of
+from streamhouse_spark.read.log_poller import LOCAL, REMOTE, LogPoller, PollInterval, poller_of
 
 QUIET = {"table.datalake.enabled": "false"}
 
@@ -31,7 +31,7 @@ def looks(counted, clock, follow, duration_ms: int) -> int:
 
 class TestPace:
     def test_the_time_grows_with_the_quiet_between_its_bounds(self):
-        pace = Pace(20, 2_000)
+        pace = PollInterval(20, 2_000)
         assert [pace.interval_ms(quiet) for quiet in (0, 320, 1_600, 16_000, 32_000, 10**9)] == [
             20, 20, 100, 1_000, 2_000, 2_000,
         ]  # fmt: skip
@@ -52,7 +52,7 @@ class Following:
     def __call__(self) -> bool:
         """Nap and look; tells whether there was news."""
         self.clock.sleep_ms(max(1.0, min(self.lookout.wait_ms(), 100.0)))
-        before, self.state = self.state, self.lookout.look(self.state, self.table.refresh)
+        before, self.state = self.state, self.lookout.poll(self.state, self.table.refresh)
         return self.state.version > before.version
 
 
@@ -119,9 +119,9 @@ def test_a_look_that_fails_is_told_and_the_next_one_waits(clock, table):
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        looking.look(table.state, fail)
+        looking.poll(table.state, fail)
     assert looking.wait_ms() == 20
-    assert looking.look(table.state, fail) is table.state, "none is due"
+    assert looking.poll(table.state, fail) is table.state, "none is due"
 
 
 def test_only_one_thread_asks_at_a_time(clock, table):
@@ -135,7 +135,7 @@ def test_only_one_thread_asks_at_a_time(clock, table):
         assert go.wait(240)
         return state
 
-    threads = [threading.Thread(target=looking.look, args=(state, refresh)) for _ in range(4)]
+    threads = [threading.Thread(target=looking.poll, args=(state, refresh)) for _ in range(4)]
     for thread in threads:
         thread.start()
     assert asking.wait(240)
@@ -173,7 +173,7 @@ def test_one_who_takes_any_state_has_the_first_news_at_once(clock, table, commit
     log.version += commits
     seen = [log.state]
     while not looking.wait_ms():
-        seen.append(looking.look(seen[-1], log.refresh, log.first))
+        seen.append(looking.poll(seen[-1], log.refresh, log.first))
     assert log.asked == asked
     assert seen[-1].version == log.version
     assert seen[1].version == seen[0].version + min(1, commits)
@@ -185,8 +185,8 @@ def test_one_who_is_behind_another_reads_all_that_there_is(clock, table):
     clock.advance(20)
     old = log.state
     log.version += 3
-    looking.look(old, log.refresh, log.first)
-    assert looking.look(old, log.refresh, log.first).version == log.version
+    looking.poll(old, log.refresh, log.first)
+    assert looking.poll(old, log.refresh, log.first).version == log.version
     assert log.asked == [1, "all"]
     assert looking.wait_ms() == REMOTE.busy_ms
 
@@ -199,5 +199,5 @@ def test_a_first_look_that_fails_is_no_news(clock, table):
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        looking.look(table.state, table.refresh, fail)
+        looking.poll(table.state, table.refresh, fail)
     assert looking.wait_ms() == 20

@@ -10,7 +10,7 @@ from kit.tables import TableCase
 from streamhouse_spark import OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.log.actions import TieredSnapshot, Trim
 from streamhouse_spark.read.read_snapshot import offset_after, offset_at, take_latest_snapshot, take_snapshot_as_of
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 TABLE = TableCase("t", "id BIGINT", buckets=2, properties={"bucket.key": "id"})
 
@@ -135,7 +135,7 @@ def test_offsets_at_times_are_those_of_commits(table, clock):
     moments = fill(table, clock)
     for merged in (False, True):
         if merged:
-            merge_inline(table)
+            compact_inline_rows(table)
         for log in table.state.buckets.values():
             bases = [0, *(log.end * (i + 1) // 4 for i in range(4))] if merged else None
             found = [offset_at(log, ms) for ms in moments]

@@ -12,7 +12,7 @@ from streamhouse_spark import SnapshotExpiredError, Table, Warehouse
 from streamhouse_spark.datasource.catalog.ddl.tables import partition_values
 from streamhouse_spark.datasource.read.partitions import read_plan
 from streamhouse_spark.datasource.scan import scan
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.arrow_reader import make_partitions
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.scan_planning import ScanRequest, plan_scan
@@ -64,7 +64,7 @@ def by_task(wh: Warehouse, plan: object) -> list[dict]:
 def by_sql(wh: Warehouse, **chosen: str) -> list[dict]:
     loaded = scan.load(Opened(wh), {"database": "sales", "table": "gone", **chosen})
     asked = {"snapshot": loaded["snapshot"], "columns": COLUMNS, "filters": [], "native_schemes": []}
-    tasks = make_partitions(PythonPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
+    tasks = make_partitions(ArrowReadPlan.from_text(scan.plan(Opened(wh), asked)["read"]))
     return [row for task in tasks for row in by_task(wh, task.plan())]
 
 

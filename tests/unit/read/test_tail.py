@@ -16,7 +16,7 @@ from kit.tables import TableCase
 from streamhouse_spark import InvalidOptionError, OffsetsTrimmedError, SchemaMismatchError, Warehouse
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.read.tail import LOCAL_POLL_MS, REMOTE_POLL_MS
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 HOUR_MS = 3_600_000
 TABLE = TableCase("t", "id BIGINT, s STRING", properties={"table.datalake.enabled": "false"})
@@ -49,7 +49,7 @@ class TestStarts:
         for i in range(5):
             table.append([{"id": 2 * i}, {"id": 2 * i + 1}])
         if merged:
-            merge_inline(table)
+            compact_inline_rows(table)
         for offset in range(11):
             assert seen(table, {0: offset}) == list(range(offset, 10))
         assert seen(table, {0: np.int64(7)}) == [7, 8, 9]
@@ -61,7 +61,7 @@ class TestStarts:
             table.append([{"id": i}])
             clock.advance(HOUR_MS)
         if merged:
-            merge_inline(table)
+            compact_inline_rows(table)
         first = dt.datetime.fromtimestamp(table.state.buckets[0].segments[0].first_time_ms / 1000, dt.UTC)
         for hours in range(4):
             moment = first + dt.timedelta(hours=hours)
@@ -83,7 +83,7 @@ class TestRows:
             clock.advance(1000)
         for merged in (False, True):
             if merged:
-                merge_inline(table)
+                compact_inline_rows(table)
             rows = pa.Table.from_batches(table.tail("earliest", include_metadata=True, until_ms=0))
             assert rows.column_names == ["_bucket", "_log_offset", "_commit_timestamp", "id"]
             assert rows.schema.field("_commit_timestamp").type == pa.timestamp("us", "UTC")
@@ -108,7 +108,7 @@ class TestRows:
         for i in range(6):
             table.append([{"id": 2 * i, "s": "even"}, {"id": 2 * i + 1, "s": "odd"}])
         if merged:
-            merge_inline(table)
+            compact_inline_rows(table)
         for condition in ("id >= 4 AND s = 'odd'", [("id", ">=", 4), ("s", "=", "odd")], pc.field("id").isin([5, 7])):
             tail = table.tail("earliest", columns=["id"], filter=condition, include_metadata=True, until_ms=0)
             rows = [row for batch in tail for row in batch.to_pylist()]
@@ -155,7 +155,7 @@ class TestRows:
             writer.append([{"id": 2 * i}])
             writer.append([{"id": 2 * i + 1}])
             if i % 7 == 3:
-                merge_inline(writer)
+                compact_inline_rows(writer)
             if i % 10 == 9:
                 clock.advance(25 * HOUR_MS)
                 writer.maintain()

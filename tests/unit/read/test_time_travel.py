@@ -12,8 +12,8 @@ from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.history import state_at
 from streamhouse_spark.read import time_travel
 from streamhouse_spark.read.time_travel import state_as_of
-from streamhouse_spark.schema.evolution import SchemaChange, append_schema_change, first_after
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.schema.evolution import SchemaChange, append_schema_change, first_change_after
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 LAKES = ["iceberg", pytest.param("paimon", marks=pytest.mark.paimon)]
 HOUR_MS = 3_600_000
@@ -127,7 +127,7 @@ def test_rows_that_were_merged_since_are_read_as_they_were(wh, clock):
     table.rename_column("n", "m")
     table.append([{"id": 9, "m": 9}])
     table.log.checkpoint(table.refresh())
-    merge_inline(table)
+    compact_inline_rows(table)
     assert table.to_arrow(as_of_timestamp_ms=then)["n"].to_pylist() == [0, 1, 2]
 
 
@@ -165,7 +165,7 @@ def test_the_first_change_after_a_time():
         changes = append_schema_change(changes, number, number + 1, 10 * number, time_ms)
 
     def commit(now_ms: int, timestamp_ms: int) -> int | None:
-        found = first_after(changes, now_ms, timestamp_ms)
+        found = first_change_after(changes, now_ms, timestamp_ms)
         return found.commit if found is not None else None
 
     assert [commit(300, ms) for ms in (0, 99, 100, 150, 199, 200, 500)] == [10, 10, 20, 20, 20, None, None]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.tables import TableCase
 from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema import ddl
-from streamhouse_spark.schema.ddl import TextSize, TextTooLongError
+from streamhouse_spark.schema.ddl import TextLength, TextTooLongError
 from streamhouse_spark.schema.table_schema import TableSchema
 
 PLAIN = [
@@ -236,26 +236,26 @@ class TestTexts:
         ],
     )
     def test_they_get_their_length(self, size, given, expected):
-        assert TextSize.parse(size).fit_texts(texts(None, given)).to_pylist() == [None, expected]
+        assert TextLength.parse(size).fit_texts(texts(None, given)).to_pylist() == [None, expected]
 
     @pytest.mark.parametrize("size", ["char(4)", "varchar(4)"])
     @pytest.mark.parametrize("given", ["abcde", "abcd e", "😀😀😀😀😀", "abcd\t"])
     def test_one_that_is_too_long_is_told_by_its_row(self, size, given):
         with pytest.raises(TextTooLongError) as error:
-            TextSize.parse(size).fit_texts(texts("a", None, "abcd ", given))
+            TextLength.parse(size).fit_texts(texts("a", None, "abcd ", given))
         assert error.value.row == 3
 
     def test_texts_that_fit_are_not_copied(self):
         fit = texts("abcd", None, "efgh")
-        assert TextSize.parse("char(4)").fit_texts(fit) is fit
-        assert TextSize.parse("varchar(9)").fit_texts(fit) is fit
+        assert TextLength.parse("char(4)").fit_texts(fit) is fit
+        assert TextLength.parse("varchar(9)").fit_texts(fit) is fit
 
     @pytest.mark.parametrize("name", ["string", "char", "char(0)", "varchar(-1)", "varchar(1,2)", "array<char(2)>"])
     def test_other_types_have_none(self, name):
-        assert TextSize.parse(name) is None
+        assert TextLength.parse(name) is None
 
     def test_a_size_holds_no_longer_ones(self):
-        sizes = {name: TextSize.parse(name) for name in ("char(3)", "char(4)", "varchar(3)", "varchar(4)")}
+        sizes = {name: TextLength.parse(name) for name in ("char(3)", "char(4)", "varchar(3)", "varchar(4)")}
         held = {(a, b) for a, x in sizes.items() for b, y in sizes.items() if x.holds(y)}
         assert held == {
             *((name, name) for name in sizes),

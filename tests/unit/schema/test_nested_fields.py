@@ -9,7 +9,7 @@ from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type, type_name
 from streamhouse_spark.schema.nested_fields import (
     FieldIds,
-    InnerChanges,
+    NestedFieldChanges,
     change_nested_fields,
     have_same_fields,
     join_path,
@@ -22,7 +22,7 @@ IDS = FieldIds((1, 2, 3, 4, 5, 6, 7), 7)
 
 
 def after(**changes):
-    kind, ids = change_nested_fields("s", KIND, IDS, InnerChanges(**changes))
+    kind, ids = change_nested_fields("s", KIND, IDS, NestedFieldChanges(**changes))
     return type_name(kind), ids
 
 
@@ -53,9 +53,9 @@ def test_all_changes_at_once_mean_the_names_of_before_and_new_fields_those_of_af
 
 def test_an_id_is_never_used_again():
     kind, ids = change_nested_fields(
-        "s", parse_type("struct<a:int,b:int>"), FieldIds((1, 2), 2), InnerChanges(dropped=(("b",),))
+        "s", parse_type("struct<a:int,b:int>"), FieldIds((1, 2), 2), NestedFieldChanges(dropped=(("b",),))
     )
-    _, ids = change_nested_fields("s", kind, ids, InnerChanges(added=((("b",), pa.int32()),)))
+    _, ids = change_nested_fields("s", kind, ids, NestedFieldChanges(added=((("b",), pa.int32()),)))
     assert ids == FieldIds((1, 3), 3)
 
 

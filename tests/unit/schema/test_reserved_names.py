@@ -10,7 +10,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark import SchemaMismatchError, Table
 from streamhouse_spark.datasource.dml.keyed_row_writer import set_key_columns
-from streamhouse_spark.datasource.dml.row_delta import KIND, make_row_delta_schema
+from streamhouse_spark.datasource.dml.row_changes import KIND, make_row_changes_schema
 from streamhouse_spark.datasource.write.upsert_staging import KeyedStagingPlan
 from streamhouse_spark.log.segments.metadata_columns import CHANGELOG_FIELDS, METADATA_FIELDS
 from streamhouse_spark.schema import evolution as schema_evolution
@@ -138,7 +138,7 @@ class TestATableFromBefore:
 def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
     name = f"{INTERNAL}read_v"
     table = wh.create_table("t", f"id bigint, v bigint, `{name}` bigint", primary_key=["id"])
-    arriving = make_row_delta_schema(
+    arriving = make_row_changes_schema(
         table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key]
     )
     row = {KIND: "update", f"{INTERNAL}read_id": 1, "id": 1, "v": 2, name: 3}
@@ -151,7 +151,9 @@ def test_an_update_keeps_a_column_that_begins_as_ours_do(wh, unreserved):
 def test_an_update_of_a_table_with_the_very_name_is_refused(wh, unreserved, name):
     table = wh.create_table("t", f"id bigint, `{name}` bigint", primary_key=["id"])
     with pytest.raises(SchemaMismatchError, match=f"adds a column '{name}', and the table has"):
-        make_row_delta_schema(table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key])
+        make_row_changes_schema(
+            table.state.schema, [table.state.schema.arrow.field(n) for n in table.state.primary_key]
+        )
 
 
 def test_the_check_of_renaming_is_the_one_of_creation():

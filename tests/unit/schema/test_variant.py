@@ -19,7 +19,7 @@ from streamhouse_spark.schema.variant import (
     as_variant,
     decode_variant,
     encode_variant,
-    first_malformed,
+    find_first_malformed,
     holds_variant,
     is_struct,
     is_variant,
@@ -167,8 +167,8 @@ class TestRows:
                 SchemaMismatchError, match=f"column 'v' of t has a malformed variant in row {3 - first} of"
             ):
                 convert_to_schema(table, SCHEMA, table="t")
-        assert first_malformed(pa.chunked_array([pa.array([ONE, None], VARIANT)] * 2)) is None
-        assert first_malformed(pa.chunked_array([], VARIANT)) is None
+        assert find_first_malformed(pa.chunked_array([pa.array([ONE, None], VARIANT)] * 2)) is None
+        assert find_first_malformed(pa.chunked_array([], VARIANT)) is None
 
     def test_a_variant_is_no_struct(self):
         given = pa.table({"id": pa.array([1], pa.int32()), "v": pa.array([ONE], VARIANT)})

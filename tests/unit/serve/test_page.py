@@ -11,7 +11,7 @@ from kit.browser import CHROMIUM, browser
 from kit.serving import served
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
-from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.log.tiering_failures import describe_failure, record_failure
 from streamhouse_spark.serve import app
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -125,7 +125,7 @@ def test_the_page_shows_facts_of_a_table(warehouse, page):
 def fail(table, error, ago_ms=0, work="tiering"):
     now_ms = table.storage.now_ms() - ago_ms
     failed = describe_failure(work, error, host="tierer-0", rows=40, now_ms=now_ms, duration_ms=1500)
-    note_failure(table.storage, table.uuid, failed)
+    record_failure(table.storage, table.uuid, failed)
 
 
 @pytest.mark.long

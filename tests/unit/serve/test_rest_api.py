@@ -18,8 +18,8 @@ from streamhouse_spark.serve import rest_api as followers
 from streamhouse_spark.serve.acl import parse_tokens
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.app_context import OpenTables
-from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.serve.server_metrics import ServerCounters
 
 ROWS = "/api/v1/tables/sales.orders/rows"
 
@@ -199,7 +199,7 @@ def test_metrics_and_overview_count_rows_and_errors(client, warehouse):
 
 def test_the_description_names_every_route(client, warehouse):
     described = client.get("/api/v1/openapi.json").json()["paths"]
-    paths = {route.path for route in rest_api.rows_routes(OpenTables(warehouse), ServerCounters())}
+    paths = {route.path for route in rest_api.rest_routes(OpenTables(warehouse), ServerCounters())}
     assert set(described) == {"/api/v1/overview", *(f"/api/v1{path}" for path in paths)}
 
 

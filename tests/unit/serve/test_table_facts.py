@@ -8,7 +8,7 @@ from kit.serving import http_client
 from kit.tables import tier
 from streamhouse_spark import StorageError, Transaction, Warehouse
 from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
-from streamhouse_spark.log.tiering_failures import describe_failure, note_failure
+from streamhouse_spark.log.tiering_failures import describe_failure, record_failure
 from streamhouse_spark.serve import app
 from streamhouse_spark.serve.acl import ANONYMOUS
 from streamhouse_spark.serve.app import make_app
@@ -80,7 +80,7 @@ def note(table, ago_ms=0):
     now_ms = table.storage.now_ms() - ago_ms
     error = StorageError("the store refused")
     failed = describe_failure("tiering", error, host="tierer-0", rows=2, now_ms=now_ms, duration_ms=1500)
-    note_failure(table.storage, table.uuid, failed)
+    record_failure(table.storage, table.uuid, failed)
 
 
 def test_failed_rounds_are_shown_until_one_succeeds(table):

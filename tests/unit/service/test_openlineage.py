@@ -14,7 +14,7 @@ from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError
 from streamhouse_spark.core.warehouse_layout import dataset_name
 from streamhouse_spark.lake.tiering.job import TieringReport, run_tasks_locally
-from streamhouse_spark.service.openlineage import RoundEvents, build_event, create_listener
+from streamhouse_spark.service.openlineage import RoundEventEmitter, build_event, create_listener
 from streamhouse_spark.service.tiering_service import Service, StopRequested
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -97,7 +97,7 @@ def report(*snapshots: int) -> TieringReport:
 def test_the_end_of_a_round(table):
     def kinds(end):
         events = []
-        one = RoundEvents(events.append, table, table.world)
+        one = RoundEventEmitter(events.append, table, table.world)
         end(one)
         assert events == [], "it had nothing to write"
         one.emit_start()

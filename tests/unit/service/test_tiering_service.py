@@ -24,7 +24,7 @@ from streamhouse_spark.service import tiering_service as tiering_upkeep
 from streamhouse_spark.service.tiering_service import (
     MAINTENANCE_MS,
     ORPHANS_MS,
-    FailureNotes,
+    FailureRecorder,
     MaintenanceRunner,
     MaintenanceStatus,
     Service,
@@ -214,7 +214,7 @@ def calls(storage, since: int) -> list[str]:
 
 def test_a_failed_round_is_one_put_and_successes_are_none_but_the_first(counted, clock):
     table, storage = counted
-    notes = FailureNotes(clock)
+    notes = FailureRecorder(clock)
     began = len(storage.trace)
     notes.note_success(table, "tiering")
     assert calls(storage, began) == []
@@ -238,8 +238,8 @@ def test_a_failed_round_is_one_put_and_successes_are_none_but_the_first(counted,
 
 def test_a_new_process_ends_the_failed_maintenance_of_an_older_one(counted, clock):
     table, storage = counted
-    FailureNotes(clock).record_failure(table, "maintenance", LakeMismatchError("x"), clock.boot_ms())
-    newer = FailureNotes(clock)
+    FailureRecorder(clock).record_failure(table, "maintenance", LakeMismatchError("x"), clock.boot_ms())
+    newer = FailureRecorder(clock)
     newer.note_success(table, "maintenance")
     assert list_failures(table.storage, table.uuid)[0].mended_ms is not None
     began = len(storage.trace)
@@ -249,16 +249,16 @@ def test_a_new_process_ends_the_failed_maintenance_of_an_older_one(counted, cloc
 
 def test_of_a_table_that_is_gone_nothing_is_noted(counted, clock):
     table, _ = counted
-    FailureNotes(clock).record_failure(table, "tiering", TableNotFoundError("gone"), clock.boot_ms())
+    FailureRecorder(clock).record_failure(table, "tiering", TableNotFoundError("gone"), clock.boot_ms())
     assert list_failures(table.storage, table.uuid) == ()
 
 
 def test_a_round_that_ends_a_block(counted, clock):
     table, _ = counted
-    with FailureNotes(clock).note_failure(table):
+    with FailureRecorder(clock).note_failure(table):
         pass
     assert list_failures(table.storage, table.uuid) == ()
-    with pytest.raises(ZeroDivisionError), FailureNotes(clock).note_failure(table):
+    with pytest.raises(ZeroDivisionError), FailureRecorder(clock).note_failure(table):
         raise ZeroDivisionError
     assert list_failures(table.storage, table.uuid)[0].error == "ZeroDivisionError"
 
@@ -300,12 +300,12 @@ def test_a_service_notes_rounds_and_maintenance_that_fail_and_that_they_succeed(
     failed = list_failures(table.storage, table.uuid)[0]
     assert (failed.work, failed.error, failed.rows) == ("tiering", "LakeMismatchError", 1)
     assert failed.host == failure_log.host_name()
-    assert not failed.is_over(table.refresh())
+    assert not failed.is_resolved(table.refresh())
     tasks.error = None
     wait_for(lambda: table.refresh().lake is not None, "a round")
     wait_for(lambda: "maintenance" in {f.work for f in list_failures(table.storage, table.uuid)}, "failed upkeep")
     monkeypatch.setattr("streamhouse_spark.service.tiering_service.maintain", maintain)
-    wait_for(lambda: all(f.is_over(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
+    wait_for(lambda: all(f.is_resolved(table.refresh()) for f in list_failures(table.storage, table.uuid)), "an end")
     wait_for(lambda: running.status()[0].maintenance.error is None, "upkeep")
 
 
@@ -329,8 +329,8 @@ def test_a_note_that_cannot_be_written_is_not_in_the_way(service, monkeypatch):
     def broken(*_, **__):
         raise OSError("no note")
 
-    monkeypatch.setattr(failure_log, "note_failure", broken)
-    monkeypatch.setattr(failure_log, "note_success", broken)
+    monkeypatch.setattr(failure_log, "record_failure", broken)
+    monkeypatch.setattr(failure_log, "record_success", broken)
     table.append([{"id": 1}])
     wait_for(lambda: running.status() and running.status()[0].failures >= 2, "two failures")
     assert running.status()[0].error == "LAKE_MISMATCH: the lake is another one"

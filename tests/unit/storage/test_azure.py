@@ -15,15 +15,15 @@ from azure.identity import ClientSecretCredential, DefaultAzureCredential
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, StorageError, StorageRefusedError
 from streamhouse_spark.storage import azure as storage
-from streamhouse_spark.storage.azure import AzureAddress, AzureBlobs
+from streamhouse_spark.storage.azure import AzureAddress, AzureContainerClient
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "abfss://box@account.dfs.core.windows.net/some/prefix"
 KEY = {"adls.account-key": "c2VjcmV0LWtleS00NzEx"}
 
 
-def blobs(**settings: str) -> AzureBlobs:
-    return AzureBlobs(AzureAddress.parse(URL, KEY | settings)[0])
+def blobs(**settings: str) -> AzureContainerClient:
+    return AzureContainerClient(AzureAddress.parse(URL, KEY | settings)[0])
 
 
 def answered(kind: type[HttpResponseError], status: int, code: str, message: str = "told") -> HttpResponseError:

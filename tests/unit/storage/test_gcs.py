@@ -12,7 +12,7 @@ from google.auth.exceptions import DefaultCredentialsError, RefreshError
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectExistsError, ObjectNotFoundError, StorageRefusedError
 from streamhouse_spark.storage import gcs as storage
-from streamhouse_spark.storage.gcs import GcsAddress, GcsBlobs, ResponseError, _Resumable
+from streamhouse_spark.storage.gcs import GcsAddress, GcsBucketClient, ResponseError, _Resumable
 from streamhouse_spark.storage.remote.retry import FailureKind
 
 URL = "gs://bucket/some/prefix"
@@ -33,8 +33,8 @@ def plain(status: int, text: str) -> requests.Response:
     return made
 
 
-def blobs() -> GcsBlobs:
-    return GcsBlobs(GcsAddress.parse(URL, {"gcs.oauth2.token": TOKEN})[0])
+def blobs() -> GcsBucketClient:
+    return GcsBucketClient(GcsAddress.parse(URL, {"gcs.oauth2.token": TOKEN})[0])
 
 
 def test_a_url_tells_bucket_and_prefix():
@@ -133,7 +133,7 @@ def test_gcs_credentials_are_renewed_before_requests(monkeypatch):
 
     monkeypatch.setattr(storage, "_credentials", lambda _address: Renewed())
     monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
-    known = GcsBlobs(GcsAddress.parse(URL, {})[0])
+    known = GcsBucketClient(GcsAddress.parse(URL, {})[0])
     assert [known.get("a"), known.get("b")] == [b"bytes", b"bytes"]
     assert asked == ["GET", "GET"]
 
@@ -161,7 +161,7 @@ class Session:
 
 
 def uploading(takes_bytes: int) -> tuple[_Resumable, Session]:
-    blobs = GcsBlobs(GcsAddress.parse("gs://bucket/p", {"gcs.anonymous": "true"})[0])
+    blobs = GcsBucketClient(GcsAddress.parse("gs://bucket/p", {"gcs.anonymous": "true"})[0])
     session = Session(takes_bytes)
     blobs._session = session
     return _Resumable(blobs, "https://upload"), session

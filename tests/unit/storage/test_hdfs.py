@@ -14,7 +14,7 @@ from storage.s3_server import ServerClock
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.errors import ObjectExistsError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.storage.hdfs import HdfsAddress, HdfsStorage, hdfs_storage
+from streamhouse_spark.storage.hdfs import HdfsAddress, HdfsStorage, open_hdfs_storage
 from streamhouse_spark.storage.put_if_absent import PutOutcome, slot_for_bytes
 from streamhouse_spark.storage.remote import conditional_put_probe
 from streamhouse_spark.storage.remote.multipart_upload import PART_BYTES
@@ -50,7 +50,7 @@ def hdfs(server: Hdfs) -> Hdfs:
 
 @pytest.fixture
 def store(hdfs: Hdfs) -> HdfsStorage:
-    made = hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
+    made = open_hdfs_storage("hdfs://host:8020/wh", hdfs.settings, World(ServerClock(), SimIds(1)))
     made.client._unreachable.clear()  # the tests share a client
     return made
 
@@ -241,7 +241,7 @@ def test_a_namenode_that_is_not_active_is_passed_over(hdfs):
     with running_hdfs() as standby:
         standby.plan = always(Fault.STANDBY)
         settings = {"hdfs.webhdfs.address": f"{standby.address}, http://{hdfs.address}", "hdfs.user": "tester"}
-        store = hdfs_storage("hdfs://nameservice/wh", settings, World(ServerClock(), SimIds(1)))
+        store = open_hdfs_storage("hdfs://nameservice/wh", settings, World(ServerClock(), SimIds(1)))
         store.put_if_absent("a/1", b"x")
         assert store.read("a/1") == b"x"
         assert len(standby.operations) == 1
@@ -255,7 +255,7 @@ def test_a_namenode_that_is_away_is_passed_over(hdfs):
     with running_hdfs() as gone:
         address = gone.address
     settings = {"hdfs.webhdfs.address": f"{address},{hdfs.address}", "hdfs.user": "tester"}
-    store = hdfs_storage("hdfs://nameservice/wh", settings, World(ServerClock(), SimIds(1)))
+    store = open_hdfs_storage("hdfs://nameservice/wh", settings, World(ServerClock(), SimIds(1)))
     store.put_if_absent("a/1", b"x")
     assert store.read("a/1") == b"x"
 
@@ -309,7 +309,7 @@ def test_the_user_and_the_token_go_with_each_request_to_the_namenode(hdfs):
         named = wanted if isinstance(wanted, tuple) else ("delegation", token)
         known = {"hdfs.webhdfs.address": hdfs.address, **settings}
         hdfs.plan = nothing
-        hdfs_storage("hdfs://host/wh", known, World(ServerClock(), SimIds(1))).put_if_absent("a/1", b"")
+        open_hdfs_storage("hdfs://host/wh", known, World(ServerClock(), SimIds(1))).put_if_absent("a/1", b"")
         assert all(query[named[0]] == named[1] for query in hdfs.queries)
         assert all(len(query.keys() & {"user.name", "delegation"}) == 1 for query in hdfs.queries)
         hdfs.files.clear()
@@ -318,7 +318,7 @@ def test_the_user_and_the_token_go_with_each_request_to_the_namenode(hdfs):
 @pytest.mark.parametrize("fault", [Fault.TOKEN_EXPIRED, Fault.DROPPED])
 def test_a_token_is_never_told(hdfs, fault):
     settings = {"hdfs.webhdfs.address": hdfs.address, "hdfs.delegation-token": "JAAJ-canary-4711"}
-    store = hdfs_storage("hdfs://host/wh", settings, World(ServerClock(), SimIds(1)))
+    store = open_hdfs_storage("hdfs://host/wh", settings, World(ServerClock(), SimIds(1)))
     hdfs.plan = always(fault)
     with pytest.raises(StorageError) as told:
         store.read("a/1")
@@ -331,7 +331,7 @@ def test_a_token_that_others_renewed_is_taken_up(hdfs, tmp_path):
     file = tmp_path / "token"
     file.write_text("first-canary")
     settings = {"hdfs.webhdfs.address": hdfs.address, "hdfs.delegation-token-file": str(file)}
-    store = hdfs_storage("hdfs://host/wh", settings, World(ServerClock(), SimIds(1)))
+    store = open_hdfs_storage("hdfs://host/wh", settings, World(ServerClock(), SimIds(1)))
     store.put_if_absent("a/1", b"x")
     hdfs.plan = always(Fault.TOKEN_EXPIRED)
     with pytest.raises(StorageRefusedError, match=r"write it into the file of hdfs\.delegation-token-file") as told:
@@ -352,7 +352,7 @@ def test_a_colon_is_refused_before_anything_is_sent(hdfs, store):
 
 
 def test_it_goes_to_other_processes(hdfs):
-    store = hdfs_storage("hdfs://host:8020/wh", hdfs.settings)
+    store = open_hdfs_storage("hdfs://host:8020/wh", hdfs.settings)
     store.put_if_absent("a/1", b"x")
     assert pickle.loads(pickle.dumps(store)).read("a/1") == b"x"
 

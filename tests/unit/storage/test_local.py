@@ -22,7 +22,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.storage import local
 from streamhouse_spark.storage import local as storage_local
-from streamhouse_spark.storage.local import LocalStorage, hold_lock_file, only_process
+from streamhouse_spark.storage.local import LocalStorage, hold_lock_file, try_hold_lock_file
 
 
 @pytest.fixture
@@ -298,15 +298,15 @@ def test_a_store_can_be_sent_to_another_process(tmp_path):
 
 def test_only_one_process_holds_the_lock(tmp_path):
     lock_path = tmp_path / ".tmp-work"
-    with only_process(str(lock_path)) as first:
-        with only_process(str(lock_path)) as second:
+    with try_hold_lock_file(str(lock_path)) as first:
+        with try_hold_lock_file(str(lock_path)) as second:
             assert (first, second) == (True, False)
         assert lock_path.exists()
     assert not lock_path.exists()
-    with only_process(str(lock_path)) as again, only_process(None) as elsewhere:
+    with try_hold_lock_file(str(lock_path)) as again, try_hold_lock_file(None) as elsewhere:
         assert again
         assert elsewhere
-    with only_process(str(tmp_path / "no folder" / "file")) as alone:
+    with try_hold_lock_file(str(tmp_path / "no folder" / "file")) as alone:
         assert alone
 
 

@@ -20,7 +20,7 @@ from streamhouse_spark import (
     Transaction,
     Warehouse,
 )
-from streamhouse_spark.core.async_calls import THREADS_MAX, Lane
+from streamhouse_spark.core.async_calls import THREADS_MAX, SerialCallQueue
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.read import async_tail, follow
 from streamhouse_spark.read.tail import LogCursor
@@ -95,7 +95,7 @@ class TestWrites:
         assert len(asyncio.run(append_all())) == table.count() == 5
 
     def test_rows_of_more_bytes_than_the_writer_holds_are_written_in_several_commits(self, table, monkeypatch):
-        monkeypatch.setattr(aio, "_LIMITS", aio.Limits(flush_ms=0, flush_bytes=10_000, in_flight_bytes_max=20_000))
+        monkeypatch.setattr(aio, "_LIMITS", aio.BatchLimits(flush_ms=0, flush_bytes=10_000, in_flight_bytes_max=20_000))
 
         async def append_all():
             return await asyncio.gather(*(table.aio.append([{"id": i}]) for i in range(50)))
@@ -417,7 +417,7 @@ class TestLoops:
             for call in calls:
                 call.make(str)
 
-        lane = Lane(make_all)
+        lane = SerialCallQueue(make_all)
 
         async def work():
             with pytest.raises(SystemExit):

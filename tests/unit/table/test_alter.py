@@ -21,7 +21,7 @@ from streamhouse_spark.expressions.filters import ArrowFilter
 from streamhouse_spark.lake.iceberg import compaction as iceberg_maintain
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.data_skipping import segment_may_match
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 NAME = "sales.orders"
 TABLE = TableCase(NAME, "id bigint not null, text string", properties={"table.log.ttl": "1d"})
@@ -106,7 +106,7 @@ class TestColumns:
         table.add_columns("note string")
         writer.log_writer.commit(staged)
         table.append([{"id": 2, "note": "b"}])
-        merge_inline(table)
+        compact_inline_rows(table)
         assert by_id(table.to_arrow()) == {1: {"text": "a", "note": None}, 2: {"text": None, "note": "b"}}
 
     def test_a_tail_keeps_the_columns_that_it_began_with(self, table):

@@ -12,7 +12,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.log.data_skipping import segment_may_match
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.lake.filters_of_reads import filter_of
 
 NAME = "sales.orders"
@@ -340,7 +340,7 @@ class TestReaders:
             table.append([{"a": f"a{number}", "b": b"b", "c": number}])
         table.alter(rename_columns={"a": "b", "b": "a", "c": "d"})
         table.append([{"a": b"x", "b": "y", "d": 9}])
-        merge_inline(table)
+        compact_inline_rows(table)
         first, last = table.refresh().buckets[0].segments
         assert (first.schema_id, dict(first.stats)) == (1, {"a": ["a0", "a2", 0], "c": [0, 2, 0]})
         assert (last.schema_id, dict(last.stats)) == (2, {"b": ["y", "y", 0], "d": [9, 9, 0]})
@@ -351,7 +351,7 @@ class TestReaders:
             table.append([{"id": number, "a": f"a{number}", "n": number}])
         table.alter(rename_columns={"a": "c"}, widen_columns={"n": "bigint"}, drop_columns=["b"], add_columns="b int")
         table.append([{"id": 3, "c": "c3", "n": BIG, "b": 3}])
-        merge_inline(table)
+        compact_inline_rows(table)
         expected = [
             {"id": i, "c": f"{'ca'[i < 3]}{i}", "n": (i, BIG)[i == 3], "b": (None, 3)[i == 3]} for i in range(4)
         ]

@@ -356,7 +356,7 @@ def test_a_keyed_partition_is_dropped_in_bounded_steps(keyed, own_cache, monkeyp
 def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
     keyed.upsert(people(0, 20))
     rival = Warehouse("wh", storage=keyed.storage, world=keyed.world).table("sales.people")
-    scanned = partition_overwrite.PartitionDelete._stage_deletions
+    scanned = partition_overwrite.PartitionDeletion._stage_deletions
     writes = iter([people(5, 1), people(100, 3), people(200, 1, TUE)])
 
     def slow(*args):
@@ -365,7 +365,7 @@ def test_by_key_rows_of_a_faster_writer_go_too(keyed, monkeypatch):
             rival.upsert([{**row, "n": -1} for row in batch])
         return found
 
-    monkeypatch.setattr(partition_overwrite.PartitionDelete, "_stage_deletions", slow)
+    monkeypatch.setattr(partition_overwrite.PartitionDeletion, "_stage_deletions", slow)
     assert keyed.drop_partition({"day": MON}).rows == 23
     assert keyed.to_arrow().select(["id", "day"]).to_pylist() == [{"id": 200, "day": TUE}]
     assert keyed.lookup([{"id": 5, "day": MON}])["_found"].to_pylist() == [False]

@@ -31,7 +31,7 @@ from streamhouse_spark.log.checkpoint import as_stored, write_checkpoint
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.log.record import read_record
 from streamhouse_spark.table import alter
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 DDL = "id BIGINT, ts TIMESTAMP, region STRING, day DATE"
@@ -361,7 +361,7 @@ class TestTheLog:
         table.append(rows(3))
         check_reads(table, [0, 1, 2, 3])
         assert [s.schema_id for s in table.state.live_segments()] == [1, 1, 2]
-        merge_inline(table)
+        compact_inline_rows(table)
         found = {s.schema_id: s.partitions for s in table.state.live_segments()}
         assert found[1] is not None
         assert {values for (values,) in found[1]} == {"eu", "us", None}, "merged rows keep the columns of then"

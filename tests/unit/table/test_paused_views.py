@@ -12,7 +12,7 @@ from streamhouse_spark.table.refresh_commit import (
     RefreshStep,
     commit_step,
     last_refresh,
-    next_step,
+    make_next_step,
     pause_refreshes,
     resume_refreshes,
 )
@@ -85,13 +85,13 @@ def test_no_alter_changes_it(view):
 def test_a_refresh_by_hand_commits_and_the_view_stays_paused(wh, view):
     source = wh.create_table("db.source", "k INT")
     source.append([{"k": 1}])
-    step = next_step(view, {"db.source": source})
+    step = make_next_step(view, {"db.source": source})
     pause_refreshes(elsewhere(wh))  # between the step and its commit
     assert commit_step(view, step, *rows_of(1))
     assert view.to_arrow().to_pylist() == [{"k": 1}]
     assert is_paused(view)
     assert last_refresh(view.refresh())[0] == 1
-    assert next_step(view, {"db.source": source}) is None
+    assert make_next_step(view, {"db.source": source}) is None
 
 
 def test_a_view_of_a_paused_view_has_nothing_new(wh, view):
@@ -100,7 +100,7 @@ def test_a_view_of_a_paused_view_has_nothing_new(wh, view):
     at = SourceVersion("gold.v", view.uuid, state.version, state.attempt, state.ends)
     commit_step(outer, RefreshStep(1, None, Lineage((at,))), *rows_of())
     pause_refreshes(view)
-    assert next_step(outer, {"gold.v": view}) is None
+    assert make_next_step(outer, {"gold.v": view}) is None
 
 
 def test_the_clone_of_a_paused_view_is_a_plain_table(wh, view):

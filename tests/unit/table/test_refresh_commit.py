@@ -8,7 +8,7 @@ import pytest
 from kit.tables import tier
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
-from streamhouse_spark.table.refresh_commit import commit_step, lag_behind, next_step
+from streamhouse_spark.table.refresh_commit import commit_step, compute_lag, make_next_step
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
 
@@ -27,7 +27,7 @@ def view(wh, own_cache):
 
 
 def refreshed(view, source):
-    step = next_step(view, {source.name: source})
+    step = make_next_step(view, {source.name: source})
     assert step is not None
     rows = source.to_arrow().group_by("day").aggregate([("id", "count")]).rename_columns(["day", "n"])
     assert commit_step(view, step, rows.cast(view.schema), pa.array([False] * rows.num_rows))
@@ -61,7 +61,7 @@ def test_how_far_a_view_is_behind(wh, source):
     source.append([{"id": 1, "day": 1}])
     then = source.refresh()
     lineage = Lineage((SourceVersion(source.name, then.table_uuid, then.version, then.attempt, then.ends),))
-    behind = lambda: lag_behind(lineage, {source.name: source.refresh()})  # noqa: E731
+    behind = lambda: compute_lag(lineage, {source.name: source.refresh()})  # noqa: E731
     assert (behind().commits, behind().oldest_ms) == ({source.name: 0}, None)
     source.alter_properties({"table.log.ttl": "3d"})
     assert (behind().commits, behind().oldest_ms) == ({source.name: 1}, None), "a commit without rows"
@@ -71,7 +71,7 @@ def test_how_far_a_view_is_behind(wh, source):
     assert (behind().commits, behind().oldest_ms) == ({source.name: 3}, first_ms), "the oldest rows count"
     assert then.created_ms <= first_ms <= source.storage.now_ms()
     other = wh.create_table("db.other", "id BIGINT").refresh()
-    lag = lag_behind(lineage, {source.name: other})
+    lag = compute_lag(lineage, {source.name: other})
     assert (lag.commits, lag.oldest_ms) == ({source.name: other.version}, other.created_ms), "another table of the name"
 
 
@@ -81,6 +81,6 @@ def test_a_deletion_and_a_truncation_are_behind_too(wh):
     for change in (lambda: source.delete(where=[("id", "=", 1)]), source.truncate):
         then = source.refresh()
         lineage = Lineage((SourceVersion(source.name, then.table_uuid, then.version, then.attempt, then.ends),))
-        assert lag_behind(lineage, {source.name: then}).oldest_ms is None
+        assert compute_lag(lineage, {source.name: then}).oldest_ms is None
         change()
-        assert lag_behind(lineage, {source.name: source.refresh()}).oldest_ms is not None
+        assert compute_lag(lineage, {source.name: source.refresh()}).oldest_ms is not None

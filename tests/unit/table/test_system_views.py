@@ -8,7 +8,7 @@ import pytest
 from kit.tables import TableCase, tier
 from streamhouse_spark import OffsetsTrimmedError, TableNotFoundError
 from streamhouse_spark.log.actions import Trim
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 TABLE = TableCase("sales.orders", "id BIGINT, name STRING", buckets=2, properties={"bucket.key": "id"})
 
@@ -35,12 +35,12 @@ class TestChangelog:
             table.append([{"id": j, "name": f"{i}"} for j in range(i)])
         before = view.to_arrow()
         assert before.num_rows == sum(range(20))
-        merge_inline(table)
+        compact_inline_rows(table)
         assert view.to_arrow().equals(before)
         for _ in range(10):
             table.append(pa.table({"id": range(30_000)}))
         before = view.to_arrow()
-        assert merge_small(table) > 10
+        assert compact_small_segments(table) > 10
         assert view.to_arrow().combine_chunks().equals(before.combine_chunks())
 
     def test_it_shows_what_the_hot_log_holds(self, wh, table):
@@ -60,7 +60,7 @@ class TestChangelog:
         tiered = table.refresh().ends
         table.append([{"id": i} for i in range(90, 100)])
         table.log.commit(lambda *_: (Trim({0: tiered[0], 1: tiered[1] // 2}),))
-        merge_inline(table)
+        compact_inline_rows(table)
         rows = wh.view("sales.orders$changelog").to_arrow()
         assert rows.schema == wh.view("sales.orders$changelog").schema
         starts = {b: log.start for b, log in table.refresh().buckets.items()}

@@ -28,7 +28,7 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.log.record import RECORD_BYTES_MAX
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DDL = "id BIGINT NOT NULL, name STRING, amount DECIMAL(12,2), ts TIMESTAMP"
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=dt.UTC)
@@ -321,7 +321,7 @@ class TestThePast:
         assert table.to_arrow(as_of_timestamp_ms=clock.now_ms()).num_rows == 5
         with pytest.raises(OffsetsTrimmedError, match="the table was created later"):
             table.to_arrow(as_of_timestamp_ms=0)
-        merge_inline(table)
+        compact_inline_rows(table)
         assert [table.to_arrow(as_of_timestamp_ms=m).num_rows for m in marks] == [0, 1, 2, 3, 4, 5]
         found = table.to_arrow(as_of_timestamp_ms=marks[3], columns=["id"], filter=[("id", ">", 0)])
         assert found["id"].to_pylist() == [1, 2]
@@ -350,7 +350,7 @@ class TestThePast:
             assert rows == list(range(len(rows)))
         times = table.refresh().buckets[0].segments
         assert [s.first_time_ms for s in times] == stamps
-        merge_inline(table)
+        compact_inline_rows(table)
         assert {ms: table.to_arrow(as_of_timestamp_ms=ms)["id"].to_pylist() for ms in stamps} == before
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.log.segments.scan import LogSplit, plan_range, read_split
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 from unit.sample_rows import ALL_TYPES, ALL_TYPES_DDL, COLUMNS, SCALAR_TYPES, VALUES, sample
 
 CODECS = ["none", "lz4", "zstd"]
@@ -52,7 +52,7 @@ def test_every_type_comes_back_inline_from_objects_and_merged(table, codec, othe
     read_and_compare(table, expected)
     read_and_compare(other_process().table("t"), expected)
 
-    assert merge_inline(table) == 3
+    assert compact_inline_rows(table) == 3
     assert [file is None for file in files_of(table)] == [False, False, False]
     read_and_compare(table, expected)
     assert {s.compressed for s in table.state.live_segments()} == {codec != "none"}
@@ -60,7 +60,7 @@ def test_every_type_comes_back_inline_from_objects_and_merged(table, codec, othe
     for i in range(8):
         table.append(sample(OBJECT_ROWS, 10 + i))
         expected = pa.concat_tables([expected, sample(OBJECT_ROWS, 10 + i)])
-    assert merge_small(table) == 11
+    assert compact_small_segments(table) == 11
     assert len(files_of(table)) == 1
     read_and_compare(table, expected)
     read_and_compare(other_process().table("t"), expected)
@@ -111,7 +111,7 @@ def test_a_table_is_partitioned_by_any_scalar_type(memory, world, kind):
     (segment,) = table.state.live_segments()
     pairs = zip(some.to_pylist(), rows["q"].to_pylist(), strict=True)
     assert len(segment.partitions) == len({(str(p), q) for p, q in pairs})
-    merge_inline(table)
+    compact_inline_rows(table)
     assert table.to_arrow().equals(rows)
     value = some.drop_null()[0]
     found = table.to_arrow(filter=[("p", "=", value.as_py())])
@@ -169,7 +169,7 @@ def test_the_extremes_of_each_type_come_back(wh):
         schema=table.schema,
     )
     table.append(rows)
-    merge_inline(table)
+    compact_inline_rows(table)
     assert table.to_arrow().equals(rows)
     assert table.to_arrow(filter=[("i", ">", 0)]).num_rows == 1
     assert table.to_arrow(filter=[("i", "is null", None)]).num_rows == 1

@@ -14,8 +14,8 @@ from streamhouse_spark.views.ivm.aggregates import RECOMPUTE, IncrementalAggrega
 from streamhouse_spark.views.ivm.delta_sql import WEIGHT, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
-from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, Statements, choose_identity
-from streamhouse_spark.views.local_executor import LocalRows, merge_aggregates
+from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, RefreshStatements, choose_identity
+from streamhouse_spark.views.local_executor import LocalInputs, merge_aggregates
 
 SOURCES = {
     "t0": SourceColumns(("id", "g", "x", "d", "s"), ("id",), frozenset({"id"})),
@@ -59,7 +59,7 @@ class View:
             **dict(zip(self.root.columns, [TYPES[group], *(FUNCTIONS[f][1] for f in functions)], strict=True)),
         }
         self.added = IncrementalAggregate.of(
-            Statements(self.root, self.names, self.types, choose_identity(self.root, self.types))
+            RefreshStatements(self.root, self.names, self.types, choose_identity(self.root, self.types))
         )
         assert self.added is not None
 
@@ -95,7 +95,7 @@ class View:
         weights = pa.array([1] * len(came) + [-1] * len(went), pa.int64())
         uses = find_indexed_sides(self.root, {"t0"}, {"t1": ("id",)})
         names = pa.table({"id": pa.array(NAMES, pa.int32()), "name": list(NAMES.values())})
-        local = LocalRows({"t0"}, {"t0": pa.table({**columns, WEIGHT: weights})}, dict.fromkeys(uses, names))
+        local = LocalInputs({"t0"}, {"t0": pa.table({**columns, WEIGHT: weights})}, dict.fromkeys(uses, names))
         return merge_aggregates(self.added, local, self.find(self.answer(before)))
 
 
@@ -194,15 +194,15 @@ def test_what_is_not_surely_the_same_is_left_to_spark():
     view = View("g", ["sum(x)"])
     assert view.merged([], [big], []) is not None
     view.types[view.root.columns[1]] = "double"
-    assert IncrementalAggregate.of(Statements(view.root, view.names, view.types, "hash")) is not None
-    view.added = IncrementalAggregate.of(Statements(view.root, view.names, view.types, "hash"))
+    assert IncrementalAggregate.of(RefreshStatements(view.root, view.names, view.types, "hash")) is not None
+    view.added = IncrementalAggregate.of(RefreshStatements(view.root, view.names, view.types, "hash"))
     assert view.merged([], [big], []) is None, "a sum of floating point numbers"
     filtered = View("g", ["count(*)"])
     root = prune_columns(
         build_plan(parse_sql("SELECT g, count(*) AS n FROM db.t WHERE x > 0 GROUP BY g"), SOURCES, IDS)
     )
     types = {**dict.fromkeys((*root.columns, *root.child.columns), "int")}
-    filtered.added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
+    filtered.added = IncrementalAggregate.of(RefreshStatements(root, ("g", "n"), types, "hash"))
     assert filtered.merged([], [big], []) is None, "a condition"
 
 
@@ -212,7 +212,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
     query = "SELECT t.g AS g, count(*) AS n FROM db.t t JOIN db.u u ON t.g = u.id AND t.x = u.name GROUP BY t.g"
     root = prune_columns(build_plan(parse_sql(query), SOURCES, IDS))
     added = IncrementalAggregate.of(
-        Statements(root, ("g", "n"), dict.fromkeys((*root.columns, *root.child.columns), "int"), "hash")
+        RefreshStatements(root, ("g", "n"), dict.fromkeys((*root.columns, *root.child.columns), "int"), "hash")
     )
     changed = pa.table({"g": pa.array([1], pa.int32()), "x": pa.array([0], kind), WEIGHT: pa.array([1], pa.int64())})
     beside = pa.table({"id": pa.array([1], pa.int32()), "name": pa.array([0], kind)})
@@ -221,7 +221,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
     def find(keys):
         return pa.table({KEY: keys[KEY], "g": pa.nulls(1, pa.int32()), "n": pa.nulls(1, pa.int64()), "_found": [False]})
 
-    merged = merge_aggregates(added, LocalRows({"t0"}, {"t0": changed}, uses), find)
+    merged = merge_aggregates(added, LocalInputs({"t0"}, {"t0": changed}, uses), find)
     assert (merged is None) is pa.types.is_floating(kind)
 
 
@@ -231,7 +231,7 @@ def test_a_join_by_floats_is_left_to_spark(kind):
 def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
     root = prune_columns(build_plan(parse_sql("SELECT g, count(*) AS n FROM db.t GROUP BY g"), SOURCES, IDS))
     types = dict.fromkeys((*root.columns, *root.child.columns), "date")
-    added = IncrementalAggregate.of(Statements(root, ("g", "n"), types, "hash"))
+    added = IncrementalAggregate.of(RefreshStatements(root, ("g", "n"), types, "hash"))
     days = pa.array([day, None], pa.int32()).cast(pa.date32())
     changed = pa.table({"g": days, WEIGHT: pa.array([1, 1], pa.int64())})
 
@@ -240,4 +240,4 @@ def test_a_year_that_spark_writes_with_a_sign_is_left_to_it(day, is_left):
             {KEY: keys[KEY], "g": pa.nulls(2, pa.date32()), "n": pa.nulls(2, pa.int64()), "_found": [False] * 2}
         )
 
-    assert (merge_aggregates(added, LocalRows({"t0"}, {"t0": changed}, {}), find) is None) is is_left
+    assert (merge_aggregates(added, LocalInputs({"t0"}, {"t0": changed}, {}), find) is None) is is_left

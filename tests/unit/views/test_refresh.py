@@ -55,12 +55,12 @@ def decided_then(once):
     left = [once]
 
     def next_step(*args, **given):
-        step = refresh_commit.next_step(*args, **given)
+        step = refresh_commit.make_next_step(*args, **given)
         if left:
             left.pop()()
         return step
 
-    return mock.patch.object(refresh, "next_step", next_step)
+    return mock.patch.object(refresh, "make_next_step", next_step)
 
 
 @pytest.mark.parametrize("rows", [4, 1])

@@ -23,7 +23,7 @@ from streamhouse_spark.table.refresh_commit import (
     resume_refreshes,
 )
 from streamhouse_spark.views.refresh import RefreshReport
-from streamhouse_spark.views.service import COUNTERS, ELSEWHERE_MS, GAUGES, ViewService, view_measures
+from streamhouse_spark.views.service import COUNTERS, ELSEWHERE_MS, GAUGES, ViewService, make_view_metrics
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
@@ -64,7 +64,7 @@ class Place:
     def turns(self) -> list[str]:
         """The views of all turns that are due now."""
         self.calls.clear()
-        while self.service.turn():
+        while self.service.run_once():
             pass
         return list(self.calls)
 
@@ -144,7 +144,7 @@ def test_the_longest_due_goes_first_and_none_starves(place):
     place.clock.advance(2_000)
     place.calls.clear()
     for _ in range(30):
-        place.service.turn()
+        place.service.run_once()
     assert {name: place.calls.count(name) for name in ("always", "other", "third")} == {
         "always": 10,
         "other": 10,
@@ -278,7 +278,7 @@ def test_two_services_divide_the_views(place):
     other, seen = place.another(), []
 
     def during():
-        other.turn()
+        other.run_once()
         seen.append(other.status()[0].doing)
 
     place.during = during
@@ -289,9 +289,9 @@ def test_two_services_divide_the_views(place):
     source.append([{"k": 1}])
     place.calls.clear()
     place.clock.advance(ELSEWHERE_MS)
-    other.turn()
+    other.run_once()
     assert (place.calls, other.status()[0].doing) == ([], "waiting"), "it was refreshed since"
-    other.turn()
+    other.run_once()
     assert other.status()[0].due_ms > place.clock.boot_ms() + ELSEWHERE_MS
 
 
@@ -349,7 +349,7 @@ def test_a_list_that_fails_leaves_the_views_as_they_were(place, monkeypatch, cap
 
 def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog):
     place.view("v", 1)
-    began, real = [], ViewService.turn
+    began, real = [], ViewService.run_once
     service = ViewService(
         place.refresh, Connection.of(place.wh.url, {}), place.clock, ["db.v"], begin=lambda: began.append(1)
     )
@@ -360,7 +360,7 @@ def test_a_thread_of_its_own_goes_on_behind_any_error(place, monkeypatch, caplog
             raise MemoryError
         return real(self)
 
-    monkeypatch.setattr(ViewService, "turn", turn)
+    monkeypatch.setattr(ViewService, "run_once", turn)
     with caplog.at_level(logging.ERROR), service.run_in_background():
         wait_for(lambda: place.calls, "a refresh")
     assert (began, place.calls[0]) == ([1, 2], "v")
@@ -377,7 +377,7 @@ def test_metrics_count_paused_and_failing_views(place):
     place.later(LISTING_MS)
     found = {
         (measure.name, *labels): value
-        for measure in view_measures(place.service.status())
+        for measure in make_view_metrics(place.service.status())
         for labels, value in measure.points
     }
     assert found["streamhouse_view_paused", "db.v"] == 1

@@ -25,7 +25,7 @@ from streamhouse_spark.table.refresh_commit import (
 from streamhouse_spark.views import refresh
 from streamhouse_spark.views.create import create_view_table
 from streamhouse_spark.views.refresh import RefreshReport
-from streamhouse_spark.views.service import ELSEWHERE_MS, ViewService, view_measures
+from streamhouse_spark.views.service import ELSEWHERE_MS, ViewService, make_view_metrics
 from streamhouse_spark.warehouse.process_cache import Connection
 from view_histories.history import typed_commit
 from view_histories.house import House
@@ -88,7 +88,7 @@ class Place:
     def turns(self, number: int) -> list[str]:
         self.calls.clear()
         for _ in range(number):
-            self.service.turn()
+            self.service.run_once()
         return list(self.calls)
 
 
@@ -137,7 +137,7 @@ def test_what_is_known_of_a_view_between_two_steps(place):
         assert big.due_ms == place.clock.boot_ms(), "at once"
         assert (big.refreshes, big.rows_written, big.last, big.last_duration_ms) == (1, 5 * steps, None, 0)
     assert [view.doing for view in place.told] == ["refreshing", "between steps"] * 3
-    found = {m.name: dict(m.points) for m in view_measures(place.service.status())}
+    found = {m.name: dict(m.points) for m in make_view_metrics(place.service.status())}
     assert found["streamhouse_view_rows_behind"] == {("db.big",): 2}
     assert found["streamhouse_view_doing"] == {("db.big", "between steps"): 1}
     place.turns(1)
@@ -234,7 +234,7 @@ def test_the_claim_is_kept_for_the_time_of_a_step(place):
 
     def during(_):
         place.during = lambda _: None
-        other.turn()
+        other.run_once()
         seen.append(place.status("big", other).doing)
 
     place.during = during
@@ -253,14 +253,14 @@ def test_steps_of_another_service_are_left_to_it_and_taken_over_where_it_ends(pl
     place.view("big", 3_600_000, steps=6)
     place.source.append([{"k": 1}] * 6)
     other = place.another()
-    other.turn()
+    other.run_once()
     assert place.turns(1) == ["big"], "it has seen none of another yet"
-    other.turn()
+    other.run_once()
     big = place.status("big", other)
     assert (place.calls, big.doing, big.rows_behind) == (["big"], "elsewhere", 5)
     assert big.due_ms <= place.clock.boot_ms() + CLAIM_MS, "not an hour later"
     place.clock.advance(CLAIM_MS)
-    assert other.turn()
+    assert other.run_once()
 
 
 # -- with refreshes that compute ------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def answer(view):
 def test_a_backfill_turn_by_turn_is_that_of_one_call(house):
     _, view, service = served(house, [4, 4, 4, 30], 10)
     seen = []
-    while service.turn():
+    while service.run_once():
         (status,) = service.status()
         seen.append((status.doing, status.steps, status.rows_behind, status.commits_behind))
     assert seen == [
@@ -310,27 +310,27 @@ def test_a_backfill_turn_by_turn_is_that_of_one_call(house):
 
 def test_a_call_makes_all_steps_and_none_is_left_for_the_service(house):
     _, view, service = served(house, [4] * 6, 4)
-    assert service.turn()
+    assert service.run_once()
     report = view.refresh()
     assert (report.steps, report.goal) == (5, None)
     assert sum(answer(view).values()) == 24
-    assert service.turn()
+    assert service.run_once()
     (status,) = service.status()
     assert (status.doing, status.steps, status.rows_behind, status.refreshes) == ("waiting", 0, 0, 1)
-    assert not service.turn()
+    assert not service.run_once()
 
 
 def test_rows_that_come_between_the_steps_keep_no_source_from_the_goal(house):
     source, view, service = served(house, [4] * 5, 4)
     for _ in range(5):
-        assert service.turn()
+        assert service.run_once()
         source.append([{"id": 1, "day": 7}] * 9)
     (status,) = service.status()
     assert (status.last.steps, status.doing) == (5, "waiting")
     assert {day: n for day, n in answer(view).items() if day != 7} == {0: 10, 1: 5, 2: 5}
     assert status.rows_behind == 36
     house.pass_ms(60_000)
-    while service.turn():
+    while service.run_once():
         pass
     assert answer(view)[7] == 45
 
@@ -340,6 +340,6 @@ def test_lag_between_the_steps_is_the_age_of_the_oldest_row_that_is_missing(hous
     house.pass_ms(10_000)
     source.append([{"id": 1, "day": 1}] * 4)
     house.pass_ms(5_000)
-    assert service.turn()
+    assert service.run_once()
     (status,) = service.status()
     assert 5_000 <= status.lag_ms < 10_000

@@ -10,7 +10,7 @@ from interop.foreign_iceberg import NAME, adopted, appended, rewritten, row
 from kit.tables import tier
 from streamhouse_spark.core.warehouse_layout import checkpoint_key, commit_key
 from streamhouse_spark.log.checkpoint import list_checkpoints
-from streamhouse_spark.log.history import find_newest_within, state_at
+from streamhouse_spark.log.history import find_latest_state_within, state_at
 from streamhouse_spark.log.transactions import Lineage, SourceVersion
 from streamhouse_spark.table.refresh_commit import RefreshStep, full_refresh_reason, source_version
 from streamhouse_spark.views.local_reads import max_num_rows
@@ -77,7 +77,7 @@ def test_the_newest_state_that_is_within(wh, num_cleaned):
             table.storage.delete(checkpoint_key(table.uuid, number))
     kept = [state for state in states if state.version > (-(-num_cleaned // 40) * 40 or 1) - 1]
     for most in (0, 1, 2, 7, 100, 101, 200, now.num_rows - 1):
-        found, beyond = find_newest_within(table.log, table.storage, now, lambda s, most=most: s.num_rows <= most)
+        found, beyond = find_latest_state_within(table.log, table.storage, now, lambda s, most=most: s.num_rows <= most)
         expected = [state for state in kept if state.num_rows <= most]
         assert (found.version if found else None) == (expected[-1].version if expected else None)
         assert beyond.version == (expected[-1].version + 1 if expected else kept[0].version)

@@ -14,7 +14,7 @@ from streamhouse_spark.config.table_properties import VIEW, ViewDefinition
 from streamhouse_spark.errors import InvalidOptionError, SnapshotExpiredError, TableExistsError, TableNotFoundError
 from streamhouse_spark.log.transactions import REFRESHES
 from streamhouse_spark.storage.local import LocalStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 DAY_MS = 24 * 3600 * 1000
 STORES = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -351,7 +351,7 @@ def test_a_log_that_lies_elsewhere_is_copied_into_the_warehouse(tmp_path):
     wh = Warehouse(tmp_path / "wh")
     table = wh.create_table("d.t", "id BIGINT, day INT", properties={"table.log.location": str(tmp_path / "logs")})
     add(table, 1)
-    merge_inline(table)
+    compact_inline_rows(table)
     add(table, 2)
     wh.clone_table("d.t", "d.c")
     shutil.rmtree(tmp_path / "logs")

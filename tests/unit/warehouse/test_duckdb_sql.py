@@ -62,7 +62,7 @@ def test_a_query_sees_tables_and_views_by_name(shop, query, rows):
 )
 def test_nan_is_greater_than_all_numbers_as_in_duckdb(wh, condition, ids):
     nan = float("nan")
-    table = wh.create_table("shop.measures", "id BIGINT, f DOUBLE, g FLOAT, s STRUCT<x: DOUBLE>")
+    table = wh.create_table("shop.metrics", "id BIGINT, f DOUBLE, g FLOAT, s STRUCT<x: DOUBLE>")
     table.append(
         [
             {"id": 1, "f": nan, "g": 1.0, "s": {"x": nan}},
@@ -72,7 +72,7 @@ def test_nan_is_greater_than_all_numbers_as_in_duckdb(wh, condition, ids):
     )
     query = f"SELECT id FROM {{}} WHERE {condition} ORDER BY id"
     expected = [(number,) for number in ids]
-    assert wh.sql(query.format("shop.measures")).fetchall() == expected
+    assert wh.sql(query.format("shop.metrics")).fetchall() == expected
     assert table.to_duckdb("measures").sql(query.format("measures")).fetchall() == expected
 
 

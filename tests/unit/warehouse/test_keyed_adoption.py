@@ -11,7 +11,7 @@ from pyiceberg.types import LongType, NestedField, StringType
 from kit.tables import tier
 from streamhouse_spark import InvalidOptionError, LakeMismatchError
 from streamhouse_spark.config.spark_options import StreamReadOptions
-from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
+from streamhouse_spark.datasource.stream.bootstrap import find_bootstrap_files, initial_offset, needs_bootstrap
 from streamhouse_spark.kv import kv_snapshots
 from streamhouse_spark.kv.tablet import close_tablets
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
@@ -115,7 +115,7 @@ def test_streams_from_the_start_begin_with_adopted_rows(table):
     table.upsert(keyed_rows({0: "new 0"}))
     state = table.refresh()
     options = StreamReadOptions(read_change_feed=True)
-    assert begins_with_rows(state, options)
+    assert needs_bootstrap(state, options)
     begin = initial_offset(state, options)
     files = find_bootstrap_files(table, table.state, begin)
     assert sum(segment.num_rows for file in files for segment in file.segments) == 8

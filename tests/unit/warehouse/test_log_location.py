@@ -28,7 +28,7 @@ from streamhouse_spark.cli.diagnostics import check_warehouse
 from streamhouse_spark.cli.table_commands import build_description
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.core.warehouse_layout import is_placed, location_key, owner_key, table_prefix
+from streamhouse_spark.core.warehouse_layout import log_location_key, log_owner_key, may_have_external_log, table_prefix
 from streamhouse_spark.log.catalog import log_locations, names
 from streamhouse_spark.log.catalog.log_locations import LogLocationResolver, create_table_uuid, log_settings
 from streamhouse_spark.log.commit_log import CommitLog
@@ -40,7 +40,7 @@ from streamhouse_spark.storage.routing import make_routing_storage
 from streamhouse_spark.table_handle import log_url
 from streamhouse_spark.warehouse.creation import make_create_action
 from streamhouse_spark.warehouse.replacement import publish_table, stage_table
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 NAME = "sales.orders"
 COLUMNS = "id BIGINT, text STRING"
@@ -83,11 +83,11 @@ def test_the_log_lies_there_and_the_lake_and_the_name_here(wh, table, fast, tmp_
     write(table, 3)
     folder = table_prefix(table.uuid)
     in_warehouse = files(tmp_path / "wh")
-    assert [key for key in in_warehouse if key.startswith("tables/")] == [location_key(table.uuid)]
+    assert [key for key in in_warehouse if key.startswith("tables/")] == [log_location_key(table.uuid)]
     assert any(key.startswith("lake/sales/orders/data/") for key in in_warehouse)
     assert "sales/orders/names/00000001.json" in in_warehouse
     assert all(key.startswith(folder) for key in files(fast))
-    assert {f"{folder}commits/{1:020d}.json", owner_key(table.uuid)} <= set(files(fast))
+    assert {f"{folder}commits/{1:020d}.json", log_owner_key(table.uuid)} <= set(files(fast))
     again = Warehouse(tmp_path / "wh").table(NAME)
     assert ids(again) == [1, 2, 3]
     assert sorted(again.lake.to_arrow()["id"].to_pylist()) == [1, 2]
@@ -116,7 +116,7 @@ def test_many_tables_share_a_place_and_a_name_can_be_used_again(wh, table, fast)
 
 def test_dropped_tables_are_cleaned_there_and_their_uuid_stays_dead(wh, table, fast, monkeypatch):
     write(table, 1)
-    merge_inline(table)
+    compact_inline_rows(table)
     wh.drop_table(NAME)
     began = wh.storage.now_ms()
     for steps in (1, 2):
@@ -180,7 +180,7 @@ class TestPlaces:
         wh = Warehouse(tmp_path / "wh")
         hot = MemoryStorage(World())
         monkeypatch.setattr(hot, "check_writable", lambda: (_ for _ in ()).throw(StorageError("ignores If-None-Match")))
-        monkeypatch.setattr(log_locations, "storage_for", lambda *_: hot)
+        monkeypatch.setattr(log_locations, "open_storage", lambda *_: hot)
         self.refused(wh, "gs://fast/logs", "ignores If-None-Match", StorageError)
 
     def test_the_location_of_a_log_is_fixed(self, table):
@@ -219,7 +219,7 @@ class TestElsewhere:
         tier(copied)
         assert (ids(copied), ids(copy.table("sales.stock"))) == ([1, 2, 3], [5, 6])
         assert "table.log.location" not in copied.state.properties
-        assert not is_placed(copied.uuid)
+        assert not may_have_external_log(copied.uuid)
         write(wh.table(NAME), 4)
         assert (ids(wh.table(NAME)), ids(copied)) == ([1, 2, 4], [1, 2, 3])
         shutil.rmtree(fast)
@@ -248,7 +248,7 @@ class TestElsewhere:
 
     def test_a_folder_of_others_is_not_written(self, table, fast, tmp_path):
         write(table, 1)
-        owner = fast / owner_key(table.uuid)
+        owner = fast / log_owner_key(table.uuid)
         kept = owner.read_bytes()
         owner.unlink()
         with pytest.raises(CorruptDataError, match=r"owner\.json is missing"):
@@ -256,7 +256,7 @@ class TestElsewhere:
         other = Warehouse(tmp_path / "other").create_table(
             NAME, COLUMNS, properties={"table.log.location": str(tmp_path / "fast2")}
         )
-        owner.write_bytes((tmp_path / "fast2" / owner_key(other.uuid)).read_bytes())
+        owner.write_bytes((tmp_path / "fast2" / log_owner_key(other.uuid)).read_bytes())
         with pytest.raises(CorruptDataError, match="another warehouse or table"):
             write(Warehouse(tmp_path / "wh").table(NAME), 2)
         owner.write_bytes(kept)
@@ -271,7 +271,7 @@ class TestElsewhere:
 
     def test_a_location_of_another_table_is_noticed(self, wh, table, keyed):
         place = Path(wh.url)
-        (place / location_key(table.uuid)).write_bytes((place / location_key(keyed.uuid)).read_bytes())
+        (place / log_location_key(table.uuid)).write_bytes((place / log_location_key(keyed.uuid)).read_bytes())
         with pytest.raises(CorruptDataError, match="is of another table"):
             Warehouse(wh.url).table(NAME)
         assert Warehouse(wh.url).table("sales.stock").to_arrow().num_rows == 0
@@ -303,7 +303,7 @@ class TestRequests:
     def test_other_tables_cost_nothing_more(self, made, memory, hot, world):
         path, plain, remote = TablePath("plain", "t"), RemoteStorage(memory), RemoteStorage(memory)
         with plain.measured() as before:
-            log = CommitLog(plain, names.resolve_first(plain, path).uuid, world)
+            log = CommitLog(plain, names.resolve_in_one_request(plain, path).uuid, world)
             assert log.refresh().num_rows == 1
             Table(plain, {}, path, log, world).append([{"id": 2}])
         with remote.measured() as cost:
@@ -315,13 +315,13 @@ class TestRequests:
         remote, fast = FaultyStorage(memory), FaultyStorage(hot)
         wh = self.warehouse(remote, fast, world)
         table = wh.table("fast.a")
-        assert [key for _, _, key in remote.trace if "tables/" in key] == [location_key(table.uuid)]
-        assert owner_key(table.uuid) not in [key for _, _, key in fast.trace]
+        assert [key for _, _, key in remote.trace if "tables/" in key] == [log_location_key(table.uuid)]
+        assert log_owner_key(table.uuid) not in [key for _, _, key in fast.trace]
         asked = len(remote.trace)
         table.append([{"id": 2}])
         table.append([{"id": 3}])
         assert remote.trace[asked:] == []
-        assert [key for _, _, key in fast.trace].count(owner_key(table.uuid)) == 1
+        assert [key for _, _, key in fast.trace].count(log_owner_key(table.uuid)) == 1
 
     def test_a_listing_finds_all_locations_at_once(self, made, memory, hot, world):
         remote = RemoteStorage(memory)
@@ -378,13 +378,13 @@ def test_a_log_is_moved_by_a_new_table(wh, table, tmp_path):
 def test_the_files_are_those_of_the_format(table, wh, fast):
     """They lie on users' disks, so they are read for ever."""
     file = decode_frame("warehouse", wh.storage.read("streamhouse.json"), "").header
-    place = (Path(wh.url) / location_key(table.uuid)).read_bytes()
+    place = (Path(wh.url) / log_location_key(table.uuid)).read_bytes()
     assert decode_frame("location", place, "").header == {
         "table": table.uuid,
         "warehouse": file["id"],
         "url": str(fast),
     }
-    owner = (fast / owner_key(table.uuid)).read_bytes()
+    owner = (fast / log_owner_key(table.uuid)).read_bytes()
     assert decode_frame("owner", owner, "").header == {"warehouse": file["id"], "url": wh.url, "table": table.uuid}
     assert table.uuid[12:16] == "810c"
 
@@ -397,6 +397,6 @@ def test_a_table_that_takes_the_place_of_another(wh, table, tmp_path):
     staged.append([{"n": 1}])
     publish_table(wh, path, staged.uuid, table.uuid)
     assert Warehouse(wh.url).table(NAME).to_arrow().to_pylist() == [{"n": 1}]
-    assert is_placed(staged.uuid)
+    assert may_have_external_log(staged.uuid)
     assert any(place.rglob("*.json"))
     assert wh.undrop_table(NAME, uuid=table.uuid, to="sales.old").to_arrow().num_rows == 1

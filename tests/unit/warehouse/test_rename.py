@@ -90,7 +90,7 @@ def test_renames_to_taken_names_are_rejected(wh, table):
 def test_the_name_of_a_renaming_that_got_no_further_can_be_taken(wh, table, store, world):
     """Its pointer is there, its record is not: the name means nothing."""
     path = TablePath("archive", "sold")
-    assert names.point(store, path, names.resolve(store, path), table.uuid, world)
+    assert names.put_name_pointer(store, path, names.resolve(store, path), table.uuid, world)
     assert not wh.exists(NEW)
     assert wh.tables() == [OLD]
     with pytest.raises(TableNotFoundError):
@@ -149,14 +149,14 @@ class TestDatabases:
 
     def test_a_table_made_while_it_is_dropped_wins(self, wh, other_process, monkeypatch):
         wh.create_database("sales", comment="sold")
-        point = names.point_database
+        point = names.put_database_pointer
 
         def create_first(*args, **options):
-            monkeypatch.setattr(names, "point_database", point)
+            monkeypatch.setattr(names, "put_database_pointer", point)
             other_process().create_table(OLD, "id bigint")
             return point(*args, **options)
 
-        monkeypatch.setattr(names, "point_database", create_first)
+        monkeypatch.setattr(names, "put_database_pointer", create_first)
         with pytest.raises(TableExistsError, match="DATABASE_NOT_EMPTY"):
             wh.drop_database("sales")
         assert (wh.tables("sales"), wh.database_comment("sales")) == ([OLD], "sold")

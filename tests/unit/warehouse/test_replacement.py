@@ -15,7 +15,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.log.actions import Drop
-from streamhouse_spark.log.catalog import renaming
+from streamhouse_spark.log.catalog import name_changes
 from streamhouse_spark.log.checkpoint import as_stored
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.warehouse.creation import make_create_action
@@ -42,7 +42,7 @@ def staged(wh):
 
 def unsettled(monkeypatch):
     """The process dies behind the commit point, before the name's pointer moves."""
-    monkeypatch.setattr(renaming, "update_replaced_name", lambda *_: None)
+    monkeypatch.setattr(name_changes, "update_replaced_name", lambda *_: None)
 
 
 def test_the_name_means_the_new_table(wh, old, other_process):

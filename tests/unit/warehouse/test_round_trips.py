@@ -19,7 +19,7 @@ from streamhouse_spark.storage.prefetch import (
     FIRST,
     WINDOW,
     Prefetch,
-    ReadsMany,
+    SupportsBatchReads,
     delete_all,
     map_with_store_concurrency,
 )
@@ -359,8 +359,8 @@ class TestReadAhead:
         assert not memory.list("a/")
 
     def test_work_at_once_keeps_the_order(self, memory, remote):
-        assert isinstance(remote, ReadsMany)
-        assert not isinstance(memory, ReadsMany)
+        assert isinstance(remote, SupportsBatchReads)
+        assert not isinstance(memory, SupportsBatchReads)
         for storage in (memory, remote):
             assert list(map_with_store_concurrency(storage, lambda n: n * n, list(range(20)))) == [
                 n * n for n in range(20)

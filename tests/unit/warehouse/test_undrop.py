@@ -11,7 +11,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import StorageError, TableExistsError, TableNotFoundError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
 from streamhouse_spark.log.low_watermark import DROPPED_WATERMARK, read_low_watermark
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -143,7 +143,7 @@ class TestCleaning:
             return commit(log, plan, **kwargs)
 
         if first == "clean":
-            monkeypatch.setattr(renaming, "free_name", lambda *_: True)
+            monkeypatch.setattr(name_changes, "free_name", lambda *_: True)
             monkeypatch.setattr(type(table.log), "commit", late)
             with pytest.raises(TableNotFoundError):
                 wh.undrop_table(NAME)
@@ -161,7 +161,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
     """The undropper has put the pointer and sleeps; somebody creates a table of that name; then it wakes up."""
     wh.drop_table(NAME)
     other = Warehouse("", storage=wh.storage, world=wh.world)
-    point, created = names.point, []
+    point, created = names.put_name_pointer, []
 
     def slow(storage, path, previous, uuid, world, **kwargs):
         done = point(storage, path, previous, uuid, world, **kwargs)
@@ -170,7 +170,7 @@ def test_a_creator_that_takes_the_name_meanwhile_has_it(wh, table, monkeypatch):
             other.create_table(NAME, "a INT").append([{"a": 1}])
         return done
 
-    monkeypatch.setattr(names, "point", slow)
+    monkeypatch.setattr(names, "put_name_pointer", slow)
     with pytest.raises(TableExistsError, match="cannot be restored"):
         wh.undrop_table(NAME)
     assert created

@@ -12,12 +12,12 @@ import pytest
 from streamhouse_spark import Warehouse
 from streamhouse_spark.core import post_commit
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.post_commit import IN_CALL, InThread
+from streamhouse_spark.core.post_commit import IN_CALL, ThreadRunner
 from streamhouse_spark.log import compaction
-from streamhouse_spark.storage.local import only_process
+from streamhouse_spark.storage.local import try_hold_lock_file
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.write import auto_compaction
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 EVERY = 4
 """Records between the checks of these tests, and inline records that make a merge due."""
@@ -47,7 +47,7 @@ class Merges:
         self.runs, self.error = [], None
         self.began, self._go_on = threading.Event(), threading.Event()
         self._go_on.set()
-        merge = auto_compaction.merge
+        merge = auto_compaction.merge_runs
 
         def counted(log, storage, world, runs, options):
             self.runs.append(sum(len(run.segments) for run in runs))
@@ -57,7 +57,7 @@ class Merges:
                 raise self.error
             return merge(log, storage, world, runs, options)
 
-        monkeypatch.setattr(auto_compaction, "merge", counted)
+        monkeypatch.setattr(auto_compaction, "merge_runs", counted)
 
     def stop(self):
         self._go_on.clear()
@@ -102,16 +102,16 @@ def test_what_another_process_has_just_merged_is_not_merged_again(warehouse, tab
         add(table, EVERY)
         add(other, 1)
     assert compaction.is_inline_merge_due(table.state)
-    assert merge_inline(other) == EVERY + 1
+    assert compact_inline_rows(other) == EVERY + 1
     add(other, 1)
-    auto_compaction.merge_if_due(table, table.state)
+    auto_compaction.compact_if_due(table, table.state)
     assert merges.runs == [EVERY + 1]
 
 
 def test_one_process_of_the_host_merges_at_a_time_unless_it_was_stopped(warehouse, merges, tmp_path):
     table = Warehouse(str(tmp_path), world=World(background=IN_CALL)).create_table("d.t", "id INT")
     (commits,) = (path for path in tmp_path.rglob("commits") if table.uuid in str(path))
-    with only_process(str(commits / auto_compaction.MERGE_LOCK_NAME)) as is_alone:  # as another process does
+    with try_hold_lock_file(str(commits / auto_compaction.MERGE_LOCK_NAME)) as is_alone:  # as another process does
         assert is_alone
         add(table, 2 * EVERY - 1)
         assert merges.runs == []
@@ -158,7 +158,7 @@ class TestBehindTheCall:
 
     @pytest.fixture
     def table(self, warehouse):
-        world = World(background=InThread())
+        world = World(background=ThreadRunner())
         return Warehouse("merging", storage=MemoryStorage(), world=world).create_table("t", "id INT")
 
     def finish(self, table):

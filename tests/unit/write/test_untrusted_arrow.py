@@ -11,7 +11,7 @@ import pytest
 
 from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.write.file_readers import CsvOptions, read_body
-from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_readable, require_sound
+from streamhouse_spark.write.untrusted_arrow import IpcLimits, require_supported_columns, validate_messages
 
 LIMITS = IpcLimits(rows=1_000, bytes=1 << 20)
 GOOD = pa.table(
@@ -126,7 +126,7 @@ def test_a_type_that_is_nested_too_deep():
     for _ in range(100):
         kind = pa.list_(kind)
     with pytest.raises(SchemaMismatchError, match="is not supported; cast"):
-        require_readable(pa.schema([("c", kind)]))
+        require_supported_columns(pa.schema([("c", kind)]))
 
 
 @pytest.mark.parametrize("length", [0, 3, 8, 40, 200])
@@ -163,6 +163,6 @@ def test_a_message_head_that_leads_nowhere_is_rejected():
             broken = bytearray(body)
             broken[at + position] = value
             try:
-                require_sound(pa.BufferReader(bytes(broken)), LIMITS)
+                validate_messages(pa.BufferReader(bytes(broken)), LIMITS)
             except (SchemaMismatchError, pa.ArrowException, OSError):
                 continue

@@ -22,7 +22,7 @@ from streamhouse_spark.kv import change_staging
 from streamhouse_spark.kv.tablet import Tablet, close_tablets
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 COLUMNS = "id BIGINT, name STRING, n INT"
 VERSIONED = "table.merge-engine.versioned"
@@ -359,7 +359,7 @@ class TestUnseenRows:
         """They are right behind any record, so the object of the first attempt is the one that is named."""
         monkeypatch.setattr(change_staging, "INLINE_BYTES_MAX", 0)
         made = []
-        real = change_staging.stage_group
+        real = change_staging.stage_shared_object
 
         def stage_group(*args):
             made.append(args[2])
@@ -367,7 +367,7 @@ class TestUnseenRows:
                 other_process().table("t").upsert([row(1, "theirs")])
             return real(*args)
 
-        monkeypatch.setattr(change_staging, "stage_group", stage_group)
+        monkeypatch.setattr(change_staging, "stage_shared_object", stage_group)
         blind.upsert([row(1, "ours"), row(2, "ours")])
         assert len(made) == 2
         assert found(blind) == [row(1, "ours"), row(2, "ours")]
@@ -418,6 +418,6 @@ def test_keys_outlive_the_time_to_live(table, clock, own_cache):
 def test_inline_rows_are_merged_like_others(table):
     for i in range(80):
         table.upsert([row(i % 7, f"n{i}", i)])
-    assert merge_inline(table) >= 0
+    assert compact_inline_rows(table) >= 0
     table.maintain()
     assert [r["n"] for r in found(table)] == [77, 78, 79, 73, 74, 75, 76]

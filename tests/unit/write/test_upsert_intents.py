@@ -16,7 +16,7 @@ from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.kv import change_staging
 from streamhouse_spark.log.actions import MarkOrphans
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit, prepare
+from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, commit_prepared, prepare_changes
 
 NAME = "sales.orders"
 COLUMNS = "id BIGINT, name STRING, n BIGINT"
@@ -72,7 +72,7 @@ class Intents:
         return read
 
     def prepared(self, table, write=None):
-        made = prepare(table.keyed, write or IntentWrite(), self.readers())
+        made = prepare_changes(table.keyed, write or IntentWrite(), self.readers())
         self.read.clear()
         return made
 
@@ -97,7 +97,7 @@ class TestPrepared:
         assert {p.bucket for p in prepared} == set(range(BUCKETS))
         driver = other_process().table(NAME)
         folder = on_host("driver")
-        offsets = commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
+        offsets = commit_prepared(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert not folder.exists()
         uuids = {s.uuid for s in driver.state.live_segments()}
@@ -112,7 +112,7 @@ class TestPrepared:
     def test_the_host_that_prepared_goes_on_with_them(self, sums):
         for n in range(3):
             intents = Intents(sums, *upserts(row(1, n=1), row(2, n=10)))
-            commit(sums.keyed, IntentWrite(), intents.readers(), intents.prepared(sums))
+            commit_prepared(sums.keyed, IntentWrite(), intents.readers(), intents.prepared(sums))
             assert intents.read == []
             assert found(sums) == {1: (None, n + 1), 2: (None, 10 * (n + 1))}
 
@@ -122,7 +122,7 @@ class TestPrepared:
         intents = Intents(table, *upserts(*NINE[:5]), (row(77), True))
         prepared = intents.prepared(table)
         assert {p.segment for p in prepared} == {None}
-        assert commit(table.keyed, IntentWrite(), intents.readers(), prepared) == {}
+        assert commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared) == {}
         assert table.refresh().version == version
         assert intents.read == []
 
@@ -130,7 +130,7 @@ class TestPrepared:
         table.upsert([row(1, "a", 1)])
         write = IntentWrite(columns=("n",))
         intents = Intents(table, *upserts(row(1, None, 5), row(2, None, 6)))
-        commit(table.keyed, write, intents.readers(), intents.prepared(table, write))
+        commit_prepared(table.keyed, write, intents.readers(), intents.prepared(table, write))
         assert intents.read == []
         assert found(table) == {1: ("a", 5), 2: (None, 6)}
 
@@ -142,14 +142,16 @@ class TestPrepared:
             intents = Intents(sums, *upserts(*NINE))
             prepared = intents.prepared(sums)
             outcomes.append(
-                commit(sums.keyed, IntentWrite(), intents.readers(), prepared, transaction=Transaction("query", 7))
+                commit_prepared(
+                    sums.keyed, IntentWrite(), intents.readers(), prepared, transaction=Transaction("query", 7)
+                )
             )
             assert intents.read == []
         assert outcomes[0] == outcomes[1]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     def test_an_empty_transaction_is_remembered(self, table):
-        commit(table.keyed, IntentWrite(), {}, transaction=Transaction("query", 3))
+        commit_prepared(table.keyed, IntentWrite(), {}, transaction=Transaction("query", 3))
         assert table.refresh().transactions["query"].version == 3
 
 
@@ -158,7 +160,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         other_process().table(NAME).upsert([row(0, "rival", 100)])
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         (moved,) = intents.read
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
         assert moved in {0, 1, 2}
@@ -176,7 +178,7 @@ class TestMoved:
         driver = Warehouse("wh", storage=FaultyStorage(store, plan), world=sim_world(50, clock)).table(NAME)
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
-        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert taken
         assert intents.read == list(taken[0])
         assert found(sums) == {key: ("new", 101 if key == 0 else 1) for key in range(9)}
@@ -189,7 +191,7 @@ class TestMoved:
             parts.append((intents, intents.prepared(sums)))
         on_host("driver")
         for intents, prepared in parts:
-            commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+            commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert parts[0][0].read == []
         assert sorted(parts[1][0].read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 2))
@@ -200,7 +202,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.truncate()
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -209,7 +211,7 @@ class TestMoved:
         prepared = intents.prepared(sums)
         sums.upsert(NINE)
         sums.truncate()
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -217,7 +219,7 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         sums.add_columns("note STRING")
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
         assert sums.to_arrow()["note"].null_count == 9
@@ -235,10 +237,10 @@ class TestMoved:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         with pytest.raises(CommitConflictError, match="altered"):
-            commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
+            commit_prepared(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert found(sums) == {}
         driver.refresh()
-        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
     @pytest.mark.parametrize(("before", "after"), [("allow", "ignore"), ("ignore", "allow")])
@@ -248,7 +250,7 @@ class TestMoved:
         intents = Intents(table, (row(4), True))
         prepared = intents.prepared(table)
         table.alter_properties({"table.delete.behavior": after})
-        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(intents.read) == 1
         assert (4 in found(table)) == (after == "ignore")
 
@@ -256,7 +258,7 @@ class TestMoved:
         intents = Intents(table, *upserts(*NINE))
         prepared = intents.prepared(table)
         table.alter_properties({"comment": "new"})
-        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == []
         assert len(found(table)) == 9
 
@@ -275,7 +277,7 @@ class TestFiles:
         intents = Intents(table, *upserts(*NINE))
         prepared = intents.prepared(table)
         clock.advance(13 * HOUR_MS)
-        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert sorted(intents.read) == [0, 1, 2]
         assert not {p.segment.segment.uuid for p in prepared} & {s.uuid for s in table.state.live_segments()}
         assert len(found(table)) == 9
@@ -287,7 +289,7 @@ class TestFiles:
         key = segment_key(table.uuid, lost.segment.segment.uuid)
         table.log.commit(lambda _state, _ms: (MarkOrphans((key,)),))
         table.storage.delete(key)
-        commit(table.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert intents.read == [lost.bucket]
         assert found(table) == dict.fromkeys(range(9), ("new", 1))
 
@@ -305,7 +307,7 @@ class TestFiles:
                 rival.log.commit(lambda _state, _ms: (MarkOrphans((key,)),))
 
         driver = Warehouse("wh", storage=FaultyStorage(memory, plan), world=sim_world(50, clock)).table(NAME)
-        commit(driver.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(driver.keyed, IntentWrite(), intents.readers(), prepared)
         assert driver.state.version == number + 1
         assert intents.read == [lost.bucket]
         memory.delete(key)
@@ -315,7 +317,7 @@ class TestFiles:
         intents = Intents(sums, *upserts(*NINE))
         prepared = intents.prepared(sums)
         other_process().table(NAME).upsert([row(0, "rival", 100)])
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         keys = defaultdict(set)
         live = {s.uuid for s in sums.state.live_segments()}
         for p in prepared:
@@ -340,7 +342,7 @@ class TestOverwriting:
         assert not folder.exists()  # rows that were there count for nothing
         other_process().table(NAME).upsert([row(key, "rival", 100) for key in range(30)])
         folder = on_host("driver")
-        commit(table.keyed, write, intents.readers(), prepared)
+        commit_prepared(table.keyed, write, intents.readers(), prepared)
         assert intents.read == []
         assert not folder.exists()
         assert found(table) == dict.fromkeys(range(9), ("new", 1)) | {3: ("last", 3)}
@@ -348,7 +350,7 @@ class TestOverwriting:
 
     def test_an_overwrite_without_rows_empties_the_table(self, table):
         table.upsert(NINE)
-        commit(table.keyed, IntentWrite(overwrites=True), {})
+        commit_prepared(table.keyed, IntentWrite(overwrites=True), {})
         assert found(table) == {}
 
 
@@ -362,7 +364,7 @@ class TestRewriting:
         on_host("task")
         prepared = intents.prepared(table, self.WRITE)
         folder = on_host("driver")
-        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
+        commit_prepared(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
         assert intents.read == []
         assert not folder.exists()
         expected = {key: ("new", 1) for key in range(9) if key != 3} | {1: ("set", 2), 2: ("again", 0)}
@@ -377,7 +379,7 @@ class TestRewriting:
         prepared = intents.prepared(table, self.WRITE)
         assert len(prepared) == 1
         with pytest.raises(CommitConflictError, match="run the statement again"):
-            commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
+            commit_prepared(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
         assert found(table)[0] == ("rival", 100)
 
     def test_two_rows_of_one_key_are_refused_by_who_commits(self, table, caplog):
@@ -387,7 +389,7 @@ class TestRewriting:
         assert "is not prepared before the commit" in caplog.text
         read = ReadVersion.of(table.state)
         with pytest.raises(SchemaMismatchError, match=r"2 rows with the primary key \(id = 7\)"):
-            commit(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
+            commit_prepared(table.keyed, self.WRITE, intents.readers(), prepared, read=read)
 
 
 class TestLeftOut:
@@ -398,13 +400,13 @@ class TestLeftOut:
         prepared = intents.prepared(table)
         assert prepared == ()
         with pytest.raises(InvalidOptionError, match="does not support deletes"):
-            commit(table.keyed, IntentWrite(), intents.readers(), prepared)
+            commit_prepared(table.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(found(table)) == 9
 
     def test_unprepared_buckets_are_read_by_the_committer(self, sums):
         intents = Intents(sums, *upserts(*NINE))
         first, *_ = intents.prepared(sums)
-        commit(sums.keyed, IntentWrite(), intents.readers(), [first])
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), [first])
         assert sorted([*intents.read, first.bucket]) == [0, 1, 2]
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -423,7 +425,7 @@ class TestLeftOut:
         prepared = intents.prepared(task)
         assert failures
         assert len(prepared) == 2
-        commit(sums.keyed, IntentWrite(), intents.readers(), prepared)
+        commit_prepared(sums.keyed, IntentWrite(), intents.readers(), prepared)
         assert len(intents.read) == 1
         assert found(sums) == dict.fromkeys(range(9), ("new", 1))
 
@@ -457,14 +459,14 @@ class TestMerge:
         on_host("driver")
         for ready in (prepared, ()):
             with pytest.raises(SchemaMismatchError, match=r"id = 7.*insert-existing to upsert"):
-                commit(table.keyed, self.WRITE, intents.readers(), ready, read=read)
+                commit_prepared(table.keyed, self.WRITE, intents.readers(), ready, read=read)
         assert found(table) == before
 
     def test_a_key_that_it_deletes_may_be_inserted(self, table):
         table.upsert([row(1, "old", 1), row(2, "old", 2)])
         intents = Intents(table, (row(1, "new", 7), "insert"), (row(1), "delete"), (row(3, "new", 3), "insert"))
         prepared = intents.prepared(table, self.WRITE)
-        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadVersion.of(table.state))
+        commit_prepared(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadVersion.of(table.state))
         assert found(table) == {1: ("new", 7), 2: ("old", 2), 3: ("new", 3)}
 
     def test_a_property_makes_an_upsert_of_it(self, table):
@@ -472,5 +474,5 @@ class TestMerge:
         table.upsert([row(1, "old", 1)])
         intents = Intents(table, (row(1, "new", 7), "insert"))
         prepared = intents.prepared(table, self.WRITE)
-        commit(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadVersion.of(table.state))
+        commit_prepared(table.keyed, self.WRITE, intents.readers(), prepared, read=ReadVersion.of(table.state))
         assert found(table) == {1: ("new", 7)}

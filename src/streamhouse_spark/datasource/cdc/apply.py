@@ -20,7 +20,7 @@ from streamhouse_spark.datasource.cdc.event_formats import (
     FORMATS,
     UPSERT,
     EventFormat,
-    EventReader,
+    EventParserUdf,
     ValueForms,
     convert_text,
     describe_fault,
@@ -53,7 +53,7 @@ class CdcPlan:
     table: str
     columns: StructType
     key: tuple[str, ...]
-    reader: EventReader
+    reader: EventParserUdf
     value: str
     position: tuple[str, ...]
     new_columns: NewColumns
@@ -112,7 +112,7 @@ def plan_cdc(
         connection.warehouse().create_table(
             str(parse_table_name(dead_letter).require_table("write to")), DEAD_LETTERS, if_not_exists=True
         )
-    reader = EventReader.of(event_format, columns, state.primary_key, forms)
+    reader = EventParserUdf.of(event_format, columns, state.primary_key, forms)
     reader.register(events.sparkSession)
     return CdcPlan(
         connection, table.name, columns, state.primary_key, reader, value, order, new_columns, dead_letter, avro

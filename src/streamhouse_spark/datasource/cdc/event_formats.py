@@ -37,7 +37,7 @@ DecimalForm = Literal["text", "base64", "schema"]
 
 
 @dataclass(frozen=True, slots=True)
-class EventReader:
+class EventParserUdf:
     """The function that parses a query's events."""
 
     spec: str
@@ -48,7 +48,9 @@ class EventReader:
     """
 
     @classmethod
-    def of(cls, event_format: EventFormat, columns: StructType, key: Sequence[str], forms: ValueForms) -> EventReader:
+    def of(
+        cls, event_format: EventFormat, columns: StructType, key: Sequence[str], forms: ValueForms
+    ) -> EventParserUdf:
         """Return the reader for a format and a table with these columns and primary key."""
         spec = {"format": event_format, "columns": columns.jsonValue(), "key": list(key)}
         change = StructType().add("kind", StringType()).add("row", text_type(columns))

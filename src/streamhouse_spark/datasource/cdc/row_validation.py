@@ -20,8 +20,8 @@ from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import Check
 from streamhouse_spark.expressions.generated_columns import Generated, fill_generated_columns
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from streamhouse_spark.config.spark_options import WriteOptions
 from streamhouse_spark.core.python_values import to_python
-from streamhouse_spark.datasource.dml.row_delta import KIND, read_name
+from streamhouse_spark.datasource.dml.row_changes import KIND, read_name
 from streamhouse_spark.datasource.worker import release_memory_after
 from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
@@ -56,17 +56,17 @@ class KeyedRowWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage all rows of a task, or a part of them. Raises the errors of `KeyedStagingPlan.message`.
+        """Stage all rows of a task, or a part of them. Raises the errors of `KeyedStagingPlan.stage`.
 
         For a part, changes are not prepared, because another part may contain later rows of the same keys.
         """
         staging = self._staging
         if not self._has_kinds:
-            return staging.message(iterator)
+            return staging.stage(iterator)
         context = TaskContext.get()
         if context is not None and context.getLocalProperty(_PART_PROPERTY) is not None:
             staging = replace(staging, is_clustered=False)
-        return staging.message(set_key_columns(batch, staging.key, staging.table) for batch in iterator)
+        return staging.stage(set_key_columns(batch, staging.key, staging.table) for batch in iterator)
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
-from streamhouse_spark.datasource.dml.row_delta import KIND, read_name
+from streamhouse_spark.datasource.dml.row_changes import KIND, read_name
 from streamhouse_spark.datasource.worker import release_memory_after
 from streamhouse_spark.datasource.write.staging_writer import (
     StagedCommitMessage,
@@ -26,7 +26,7 @@ from streamhouse_spark.datasource.write.staging_writer import (
     require_messages,
     require_planned,
 )
-from streamhouse_spark.dml.delete import commit_rewrite
+from streamhouse_spark.dml.rewrite import commit_rewrite
 from streamhouse_spark.log.read_version import READING, ReadVersion
 from streamhouse_spark.log.segments.metadata_columns import (
     NO_PLACE,
@@ -89,14 +89,14 @@ class LogRewriteWriter(DataSourceArrowWriter):
         first = next(iterator, None)
         if first is None or KIND not in first.schema.names:
             batches = chain([] if first is None else [first], iterator)
-            staged = self._plan.message(self._require_no_identity_values(batches))
+            staged = self._plan.stage(self._require_no_identity_values(batches))
             return RewriteCommitMessage(staged, _NOTHING, _NOTHING)
         rows = pa.Table.from_batches([first, *iterator])  # parts are bounded in size
         kinds = rows[KIND]
         inserted, updated = (rows.filter(pc.equal(kinds, kind)) for kind in ("insert", "update"))
         reject_identity_values(self._plan.identity, inserted, self._plan.table)
         new = pa.concat_tables([updated, inserted]).drop_columns([KIND, _READ_ID])
-        staged = self._plan.message(iter(new.to_batches()), num_updated=updated.num_rows)
+        staged = self._plan.stage(iter(new.to_batches()), num_updated=updated.num_rows)
         old = _read_ids(rows.filter(pc.not_equal(kinds, "insert")))
         require_row_ids(self._plan.table, old)
         return RewriteCommitMessage(staged, ReadRows.of(old), ReadRows.of(_read_ids(updated)))

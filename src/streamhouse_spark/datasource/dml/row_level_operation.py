@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from streamhouse_spark.datasource.dml.row_delta import make_row_delta_schema
+from streamhouse_spark.datasource.dml.row_changes import make_row_changes_schema
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.spark_schema import read_schema
 from streamhouse_spark.dml.validation import require_deletable
@@ -39,7 +39,7 @@ def row_level_operation(connection: Connection, args: Mapping[str, Any]) -> Mapp
     return {
         "snapshot": replace(snapshot, is_chosen=True, is_rewritten=True).to_text(),
         "row_id": [field.name for field in identity],
-        "schema": read_schema(make_row_delta_schema(state.schema, identity), state.schema).json(),
+        "schema": read_schema(make_row_changes_schema(state.schema, identity), state.schema).json(),
         "read": take_read_version(table, state).to_text(),
         "schema_id": state.schema_id,
     }

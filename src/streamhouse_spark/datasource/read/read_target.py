@@ -64,12 +64,12 @@ class ReadTarget:
     """The table schema at resolution; only for ``union``."""
 
 
-def reads_past(options: ReadOptions) -> bool:
+def is_time_travel(options: ReadOptions) -> bool:
     """Return whether the query reads a past state."""
     return options.as_of_lake_snapshot is not None or options.as_of_timestamp_ms is not None
 
 
-def reads_range(options: ReadOptions) -> bool:
+def is_range_read(options: ReadOptions) -> bool:
     """Return whether the query reads a range of the log."""
     return (options.starting_offsets, options.ending_offsets) != (FULL, LATEST) or (
         options.starting_timestamp_ms is not None or options.ending_timestamp_ms is not None
@@ -81,8 +81,8 @@ def resolve_batch_target(table: TableHandle, suffix: str | None, options: ReadOp
     options that the target does not support.
     """
     name = table.name if suffix is None else f"{table.name}${suffix}"
-    as_of = reads_past(options)
-    logged = reads_range(options) or options.read_change_feed or options.include_metadata
+    as_of = is_time_travel(options)
+    logged = is_range_read(options) or options.read_change_feed or options.include_metadata
     if as_of and options.include_metadata:
         raise InvalidOptionError(f"{name}: includeMetadata cannot be combined with 'as of'; use one of them")
     if suffix is None:

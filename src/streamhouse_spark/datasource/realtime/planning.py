@@ -25,8 +25,8 @@ from streamhouse_spark.datasource.scan.pushed_filters import METADATA_TYPES
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot, open_at_snapshot
 from streamhouse_spark.datasource.stream.bootstrap import initial_offset
 from streamhouse_spark.datasource.stream.stream_offset import (
-    StreamHistory,
     StreamOffset,
+    StreamOffsetValidator,
     last_truncation,
     require_in_log,
     require_same_rows,
@@ -49,7 +49,7 @@ from streamhouse_spark.warehouse.process_cache import Connection
 
 SEGMENTS_MAX: Final = 1_000
 """Maximum number of existing segments per batch. If there are more, the batch ends after these."""
-IGNORED_ACTIONS: Final = (
+ALLOWED_ACTIONS: Final = (
     "append",
     "append-parts",
     "replace",
@@ -91,30 +91,30 @@ class _Stream:
 
 
 def begin_real_time(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the start ``offset`` of a new query, and its columns as ``begun``.
+    """Return the start ``offset`` of a new query, and its columns as ``initial_schema``.
 
-    Raises the errors of `require_followable` and `resolve_stream_target`.
+    Raises the errors of `require_real_time_options` and `resolve_stream_target`.
     """
     snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
     resolve_stream_target(stream.table, stream.suffix, stream.options)
     _, state = open_at_snapshot(connection, snapshot)
     offset = initial_offset(stream.state, stream.options)
-    return {"offset": offset.to_json(), "begun": json.dumps(state.schema.to_json())}
+    return {"offset": offset.to_json(), "initial_schema": json.dumps(state.schema.to_json())}
 
 
-def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def plan_real_time_batch(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the ``tasks`` of a batch that begins at ``start``, and the position of the batch as ``offset``.
 
-    ``begun`` contains the columns of the query; it is null for the first batch. Raises the errors of `plan_backlog`,
-    and `InvalidOptionError` for more tasks than can run concurrently.
+    ``initial_schema`` contains the columns of the query; it is null for the first batch. Raises the errors of
+    `plan_backlog`, and `InvalidOptionError` for more tasks than can run concurrently.
     """
     snapshot = QuerySnapshot.from_text(args["snapshot"])
     stream = _open_stream(connection, args, snapshot)
     initial_schema = (
         open_at_snapshot(connection, snapshot)[1].schema
-        if args["begun"] is None
-        else TableSchema.from_json(json.loads(args["begun"]))
+        if args["initial_schema"] is None
+        else TableSchema.from_json(json.loads(args["initial_schema"]))
     )
     start = StreamOffset.from_json(args["start"], stream.table.name, stream.table.uuid)
     columns = tuple(args["columns"])
@@ -131,7 +131,7 @@ def follow_log(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, 
     num_tasks = _num_tasks(stream, initial_backlog, args["parallelism"], args["tasks"], args["taken"])
     return {
         "offset": initial_backlog.begin.to_json(),
-        "begun": json.dumps(initial_schema.to_json()),
+        "initial_schema": json.dumps(initial_schema.to_json()),
         "tasks": describe_tasks(initial_backlog, stream.table, stream.log.folder, initial_schema, columns, num_tasks),
         "file_systems": [setting.to_json() for setting in stream.log.settings],
     }
@@ -161,7 +161,7 @@ def _open_stream(connection: Connection, args: Mapping[str, Any], snapshot: Quer
     table = connection.table(str(name.path))
     state = table.state
     require_loaded_table(table.name, table.uuid, snapshot.uuid)
-    require_followable(snapshot.name, options)
+    require_real_time_options(snapshot.name, options)
     log = log_folder(table, snapshot.name, args["native_schemes"], args["hadoop_version"])
     return _Stream(snapshot.name, name.suffix, table, state, options, log)
 
@@ -207,7 +207,7 @@ class InitialBacklog:
     """Whether the splits contain all existing rows, so that the reader can follow the log after them."""
 
 
-def require_followable(name: str, options: StreamReadOptions) -> None:
+def require_real_time_options(name: str, options: StreamReadOptions) -> None:
     """Raise `InvalidOptionError` for an option that real-time mode does not support."""
     if options.adds_new_columns:
         raise InvalidOptionError(
@@ -239,7 +239,7 @@ def plan_backlog(
     name = table.name
     advice = "restart the query: it continues from its checkpoint with the current columns"
     require_same_columns(query_schema, state.schema, columns, f"a stream of {name}", advice)
-    begin = StreamHistory(continues=options.continues_in_other_history).validate_position(table, start)
+    begin = StreamOffsetValidator(continues=options.continues_in_other_history).validate_position(table, start)
     strict = options.fail_on_data_loss
     newest = last_truncation(state)
     require_same_rows(name, begin.truncation, newest, strict=strict)
@@ -300,7 +300,7 @@ def describe_tasks(
         "attempt": state.attempt,
         "mark": list(initial.begin.history) if initial.begin.history is not None else None,
         "follows": initial.is_whole,
-        "passes": list(IGNORED_ACTIONS),
+        "allowed_actions": list(ALLOWED_ACTIONS),
         "kinds": [kind.name.lower() for kind in ChangeType],
         "layouts": _describe_layouts(initial, table.name, query_schema, columns),
     }

@@ -87,7 +87,7 @@ class RealTimeStreamWriter(StreamhouseStreamWriter):
         transaction = self._rows.transaction(self._options.app_id, SourceRows(bucket, begin, end), record)
         plan, table = self._plan, self._open_table()
         data_batches = rows.select(range(NUM_SOURCE_COLUMNS, rows.num_columns)).to_batches()
-        message = plan.message(data_batches, inline_bytes_max=INLINE_BYTES_MAX)
+        message = plan.stage(data_batches, inline_bytes_max=INLINE_BYTES_MAX)
         require_planned(table, [message])
         if isinstance(plan, KeyedStagingPlan):
             commit_intents(table, plan, [message], transaction=transaction)

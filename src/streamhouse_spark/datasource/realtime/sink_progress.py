@@ -21,7 +21,13 @@ from streamhouse_spark.log.actions import Action, Append, ForgetTransactions
 from streamhouse_spark.log.catalog.names import find_other_table
 from streamhouse_spark.log.history_index import HistoryPoint, HistoryRelation
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import find_stored_version, name_sum, place_id, record_of, select_progress_ids
+from streamhouse_spark.log.transactions import (
+    find_stored_version,
+    hash_name,
+    make_progress_id,
+    select_progress_ids,
+    source_record_of,
+)
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -73,7 +79,7 @@ class RealTimeBatch:
         `DifferentHistoryError` if stored rows are from another history of the source.
         """
         self._require_no_micro_batches(self.table.refresh())
-        progress_ids = [place_id(self._mark.app_id, self.rows.source, bucket) for bucket in range(num_buckets)]
+        progress_ids = [make_progress_id(self._mark.app_id, self.rows.source, bucket) for bucket in range(num_buckets)]
 
         def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
             self.table.require_not_dropped(state)
@@ -81,7 +87,7 @@ class RealTimeBatch:
                 return (Append((), ()),)
             obsolete = [
                 *select_progress_ids({self._mark.app_id}, state.transactions),
-                *(progress_id for progress_id in progress_ids if name_sum(progress_id) in state.past_transactions),
+                *(progress_id for progress_id in progress_ids if hash_name(progress_id) in state.past_transactions),
             ]
             return (*((ForgetTransactions(tuple(obsolete)),) if obsolete else ()), Append((), ()))
 
@@ -111,8 +117,8 @@ class RealTimeBatch:
 
     def _require_no_micro_batches(self, state: TableState) -> None:
         app_id, query = self._mark.app_id, self.rows.query_id
-        entry, past = state.transactions.get(app_id), state.past_transactions.get(name_sum(app_id))
-        if entry.owner == query if entry is not None else past is not None and past.owner_sum == name_sum(query):
+        entry, past = state.transactions.get(app_id), state.past_transactions.get(hash_name(app_id))
+        if entry.owner == query if entry is not None else past is not None and past.owner_sum == hash_name(query):
             raise TransactionConflictError(
                 f"application id {app_id!r} of {self.table.name} belongs to query {query}, which wrote micro-batches, "
                 "so a real-time trigger cannot determine which rows are stored; continue with a micro-batch trigger, "
@@ -174,4 +180,4 @@ class RealTimeBatch:
 
 def _source_record(state: TableState, progress_id: str) -> HistoryPoint | None:
     entry = state.transactions.get(progress_id)
-    return record_of(entry.batch) if entry is not None else None
+    return source_record_of(entry.batch) if entry is not None else None

@@ -37,7 +37,7 @@ _EXACT = decimal.Context(prec=38)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ColumnSummary:
     """Count and bounds of a column. Without values, ``low`` and ``high`` are None."""
 
     value_count: int
@@ -87,7 +87,7 @@ def _aggregate_row(request: SparkScanRequest, functions: Sequence[Mapping[str, A
     return row
 
 
-def _aggregate_value(function: str, column: Column, summary: Summary) -> tuple[Any] | None:
+def _aggregate_value(function: str, column: Column, summary: ColumnSummary) -> tuple[Any] | None:
     """Return the function's value in a tuple, or None if it is unknown."""
     if function == "count":
         return (summary.value_count,)
@@ -117,8 +117,8 @@ def _summarise_columns(
     files: Sequence[ScanFile],
     splits: Sequence[LogSplit],
     columns: Sequence[Column],
-) -> list[Summary | None]:
-    parts: list[list[Summary | None]] = [[] for _ in columns]
+) -> list[ColumnSummary | None]:
+    parts: list[list[ColumnSummary | None]] = [[] for _ in columns]
     splits_to_read: list[LogSplit] = []
     for file in files:
         for column, summary in zip(columns, parts, strict=True):
@@ -140,7 +140,7 @@ def _summarise_columns(
     return [_merge_summaries(summary) for summary in parts]
 
 
-def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
+def _merge_summaries(parts: Sequence[ColumnSummary | None]) -> ColumnSummary | None:
     """Merge summaries of parts. Returns None if a count is unknown. Bounds are None if those of a part are unknown."""
     known_parts = [part for part in parts if part is not None]
     if len(known_parts) < len(parts):
@@ -148,44 +148,48 @@ def _merge_summaries(parts: Sequence[Summary | None]) -> Summary | None:
     with_values = [part for part in known_parts if part.value_count]
     count = sum(part.value_count for part in with_values)
     if not with_values or any(part.low is None or part.high is None for part in with_values):
-        return Summary(count)
-    return Summary(count, min(part.low for part in with_values), max(part.high for part in with_values))
+        return ColumnSummary(count)
+    return ColumnSummary(count, min(part.low for part in with_values), max(part.high for part in with_values))
 
 
-def _summarise_file(file: ScanFile, column: Column) -> Summary | None:
+def _summarise_file(file: ScanFile, column: Column) -> ColumnSummary | None:
     if not file.has_rows_as_stored:
         return None
     if column.name in file.partition:
         value = file.partition[column.name]
         is_exact = value is not None and constant_bounds(value).low == value  # a float partition may be NaN
-        return Summary(0) if value is None else Summary(file.num_rows, *((value, value) if is_exact else (None, None)))
+        return (
+            ColumnSummary(0)
+            if value is None
+            else ColumnSummary(file.num_rows, *((value, value) if is_exact else (None, None)))
+        )
     stats = file.statistics.get(column.name)
     if stats is None or stats.null_count is None or stats.value_count != file.num_rows:
         return None
     value_count = file.num_rows - stats.null_count
     is_exact = family_of(column.type) in _EXACT_IN_LAKE
-    return Summary(value_count, stats.low, stats.high) if is_exact else Summary(value_count)
+    return ColumnSummary(value_count, stats.low, stats.high) if is_exact else ColumnSummary(value_count)
 
 
-def _summarise_segment(split: LogSplit, segment: Segment, column: Column) -> Summary | None:
+def _summarise_segment(split: LogSplit, segment: Segment, column: Column) -> ColumnSummary | None:
     written = next((c for c in split.schemas[segment.schema_id].columns if c.id == column.id), None)
     inside = segment.offsets.intersect(split.offsets)
     if written is None:
-        return Summary(0)
+        return ColumnSummary(0)
     if inside != segment.offsets or split.num_live(inside) < len(inside):
         return None
     if not segment.stats or written.name not in segment.stats:
         return None
     low, high, nulls = segment.stats[written.name]
     if low is None:
-        return Summary(0)
+        return ColumnSummary(0)
     bounds = decode_stored_value(low, column.type), decode_stored_value(high, column.type)
-    return Summary(segment.num_rows - nulls, *bounds)
+    return ColumnSummary(segment.num_rows - nulls, *bounds)
 
 
 def _summarise_rows(
     table: TableHandle, schema: TableSchema, split: LogSplit, columns: Sequence[Column]
-) -> Iterator[Summary]:
+) -> Iterator[ColumnSummary]:
     """Summarise the columns by reading the rows of a split."""
     batches = [b.batch for b in read_split(table.storage, split, schema, [c.name for c in columns])]
     rows = pa.Table.from_batches(batches)
@@ -193,7 +197,7 @@ def _summarise_rows(
         values = rows[column.name].drop_null()
         family = family_of(column.type)
         if not len(values) or family == "binary" or (family == "float" and pc.any(pc.is_nan(values)).as_py()):
-            yield Summary(len(values))
+            yield ColumnSummary(len(values))
             continue
         bounds = pc.min_max(values)
-        yield Summary(len(values), scalar_to_ticks(bounds["min"]), scalar_to_ticks(bounds["max"]))
+        yield ColumnSummary(len(values), scalar_to_ticks(bounds["min"]), scalar_to_ticks(bounds["max"]))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, COMMIT_VERSION, METADATA_FIELDS, ROW_ID
 from streamhouse_spark.read.scan_tasks import ScanPlan, ScanTask
@@ -18,7 +18,7 @@ _METADATA = {field.name: field for field in (CHANGE_TYPE, *METADATA_FIELDS, COMM
 
 
 @dataclass(frozen=True, slots=True)
-class PythonPlan(Portable):
+class ArrowReadPlan(JsonSerializable):
     """The groups of scan tasks that Python reads, one per Spark partition."""
 
     name: str
@@ -41,7 +41,7 @@ class PythonPlan(Portable):
     def metadata_fields(self) -> Sequence[pa.Field]:
         return tuple(_METADATA[name] for name in self.metadata)
 
-    def without_groups(self) -> PythonPlan:
+    def without_groups(self) -> ArrowReadPlan:
         """Return the settings that all groups share."""
         return replace(self, common=self.common.with_tasks(()), groups=())
 
@@ -49,5 +49,5 @@ class PythonPlan(Portable):
         return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str) -> PythonPlan:
+    def from_text(cls, text: str) -> ArrowReadPlan:
         return cls.from_json(json.loads(text))

@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.partitions import TablePartition, read_plan
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.pushed_filters import comparable_types, parse_filters
 from streamhouse_spark.datasource.spark_schema import SparkColumns
 from streamhouse_spark.datasource.worker import release_memory
@@ -26,17 +26,17 @@ from streamhouse_spark.storage.request_metrics import METER
 from streamhouse_spark.warehouse.process_cache import Connection
 
 BATCH_COLUMN = StructType([StructField("batch", BinaryType(), nullable=True)])
-"""The schema of every read by `PythonReader` in Spark."""
+"""The schema of every read by `ArrowReader` in Spark."""
 STREAM_BYTES_MAX = 32 << 20
 COUNTS_KEY = "streamhouse.counts"
 
 
-class PythonReader(DataSourceReader):
+class ArrowReader(DataSourceReader):
     """Reads the groups of a plan. ``text`` is the field ``read`` of the result of `plan`."""
 
     def __init__(self, connection: Connection, text: str) -> None:
         self._connection = connection
-        self._plan = PythonPlan.from_text(text)
+        self._plan = ArrowReadPlan.from_text(text)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the reader without the groups: each partition holds its own."""
@@ -52,7 +52,7 @@ class PythonReader(DataSourceReader):
         return read_ipc_rows(self._connection, self._plan, partition.plan())
 
 
-def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+def read_ipc_rows(connection: Connection, python_plan: ArrowReadPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     """Read ``plan`` with the settings of ``python_plan``, ignoring its groups. Each row is an Arrow stream of one
     batch.
 
@@ -69,7 +69,7 @@ def read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPla
     yield _encode_batch(pa.RecordBatch.from_arrays([], schema=schema), spark_versions.arrow_schema_of(BATCH_COLUMN))
 
 
-def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+def _read_ipc_rows(connection: Connection, python_plan: ArrowReadPlan, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     node = parse_filters(python_plan.filters, comparable_types(plan.schema))
     rows = read_plan(
         connection, plan, python_plan.metadata_fields, node=node, fail_on_data_loss=python_plan.fail_on_data_loss
@@ -87,7 +87,7 @@ def _read_ipc_rows(connection: Connection, python_plan: PythonPlan, plan: ScanPl
             yield _encode_batch(part, out)
 
 
-def make_partitions(plan: PythonPlan) -> list[InputPartition]:
+def make_partitions(plan: ArrowReadPlan) -> list[InputPartition]:
     return [TablePartition(plan.common.with_tasks(group)) for group in plan.groups]
 
 

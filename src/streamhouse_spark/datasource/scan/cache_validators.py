@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from streamhouse_spark.core.warehouse_layout import commit_key, table_prefix
-from streamhouse_spark.datasource.read.read_target import reads_past
+from streamhouse_spark.datasource.read.read_target import is_time_travel
 from streamhouse_spark.datasource.scan.file_systems import store_folder
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.datasource.scan.scan_planning import SparkScanRequest
@@ -74,7 +74,7 @@ def plan_validators(request: SparkScanRequest, lake: LakeValidators | None) -> C
     """
     table, snapshot = request.table, request.snapshot
     is_fixed = snapshot.suffix in (None, LAKE) and not (snapshot.is_chosen or snapshot.is_rewritten)
-    if not is_fixed or reads_past(request.options) or _is_local(table):
+    if not is_fixed or is_time_travel(request.options) or _is_local(table):
         return snapshot_validators(table, snapshot, lake)
     if snapshot.suffix == LAKE or lake == NO_LAKE:
         return []

@@ -15,7 +15,7 @@ from streamhouse_spark.config.spark_options import (
     parse_write_options,
 )
 from streamhouse_spark.core.warehouse_layout import parse_table_name
-from streamhouse_spark.datasource.read.read_target import reads_past, reads_range
+from streamhouse_spark.datasource.read.read_target import is_range_read, is_time_travel
 from streamhouse_spark.datasource.scan.query_snapshot import QuerySnapshot
 from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.table.system_views import CHANGELOG, LAKE
@@ -73,7 +73,7 @@ def parse_scan_options(snapshot: QuerySnapshot, raw_options: Mapping[str, str]) 
     """
     options = parse_read_options(raw_options)
     _reject_column_options(snapshot.name, snapshot.table, options)
-    as_of = reads_past(options)
+    as_of = is_time_travel(options)
     if as_of and snapshot.is_chosen:
         raise InvalidOptionError(
             f"{snapshot.name}: VERSION or TIMESTAMP AS OF cannot be combined with an option 'asOf…'; use one of them"
@@ -86,12 +86,12 @@ def parse_scan_options(snapshot: QuerySnapshot, raw_options: Mapping[str, str]) 
         raise InvalidOptionError(
             f"{snapshot.name} does not support 'as of'; read {snapshot.table} or {snapshot.table}$lake with it"
         )
-    if reads_range(options) and snapshot.suffix not in (None, CHANGELOG):
+    if is_range_read(options) and snapshot.suffix not in (None, CHANGELOG):
         raise InvalidOptionError(
             f"{snapshot.name} does not support offsets, start and end times; omit them, or read {snapshot.table} or "
             f"{snapshot.table}$changelog with them"
         )
-    if reads_range(options) and snapshot.as_of_ms is not None:
+    if is_range_read(options) and snapshot.as_of_ms is not None:
         raise InvalidOptionError(
             f"{snapshot.name}: TIMESTAMP AS OF selects a state, but offsets select a range; use one of them"
         )

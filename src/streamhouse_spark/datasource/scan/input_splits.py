@@ -126,7 +126,10 @@ def plan_splits(
     """
     files = sources.lake.files if sources.lake is not None else ()
     paths = [_native_path(file, sources, columns, file_systems, drops_rows=drops_rows) for file in files]
-    of_lake, of_log = lake_fraction(files, sources.state.schema, columns), log_fraction(sources.state.schema, columns)
+    of_lake, of_log = (
+        estimate_lake_fraction(files, sources.state.schema, columns),
+        estimate_log_fraction(sources.state.schema, columns),
+    )
     python_files = (file for file, path in zip(files, paths, strict=True) if path is None)
     pieces: list[tuple[scan_tasks.ScanTask, int | None, float]] = [
         (p, p.bucket, of_lake) for p in plan_lake_tasks(python_files)
@@ -213,7 +216,7 @@ def _bucket_of(piece: scan_tasks.ScanTask) -> int | None:
 def _arrow_split(piece: scan_tasks.ScanTask, bucket: int | None, fraction: float, *, are_exact: bool) -> ArrowSplit:
     size_bytes = max(1, int(piece.size_bytes * fraction))
     match piece:
-        case scan_tasks.LogScanTask(split) | scan_tasks.StartScanTask(split):
+        case scan_tasks.LogScanTask(split) | scan_tasks.BootstrapScanTask(split):
             return ArrowSplit(piece, bucket, split.num_rows, size_bytes, are_exact)
         case scan_tasks.BinlogScanTask(split, _, archived):
             num_rows = split.num_rows + sum(len(part.offsets) for part in archived)
@@ -242,7 +245,7 @@ def split_parquet_file(
     deleted_bits = encode_positions(file.deleted_positions) if file.deleted_positions is not None else None
     for start, end in itertools.pairwise(cuts):
         size_bytes = max(1, int((end - start) * fraction))
-        num_rows = _rows_before(file, end) - _rows_before(file, start)
+        num_rows = _estimate_rows_before(file, end) - _estimate_rows_before(file, start)
         of_file = file.size_bytes, file.bucket, num_rows, size_bytes, deletes, deleted_bits, file.num_rows
         yield ParquetSplit(path, start, end - start, *of_file)
 
@@ -254,7 +257,7 @@ def encode_positions(positions: OffsetSet) -> str:
     return base64.b64encode(zlib.compress(np.packbits(bits, bitorder="little").tobytes(), 1)).decode()
 
 
-def _rows_before(file: ScanFile, position: int) -> int:
+def _estimate_rows_before(file: ScanFile, position: int) -> int:
     """Estimate the rows before a byte position. The estimates of all parts of a file add up to its row count."""
     return file.num_rows * position // max(1, file.size_bytes)
 
@@ -273,17 +276,17 @@ def _cut_positions(file: ScanFile, target_bytes: int) -> list[int]:
     return cuts
 
 
-def log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
+def estimate_log_fraction(schema: TableSchema, columns: Iterable[str]) -> float:
     """Estimate the requested columns' share of a row's bytes by the widths of their types."""
     column_bytes = sum(_width_bytes(schema.column(name).type) for name in columns)
     return max(column_bytes / sum(_width_bytes(column.type) for column in schema.columns), 0.001)
 
 
-def lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
+def estimate_lake_fraction(files: Sequence[ScanFile], schema: TableSchema, columns: Sequence[str]) -> float:
     """Estimate the requested columns' share of the bytes by the column sizes in file metadata."""
     column_bytes = sum(file.column_bytes.get(name, 0) for file in files for name in columns)
     total_bytes = sum(size_bytes for file in files for size_bytes in file.column_bytes.values())
-    return max(column_bytes / total_bytes, 0.001) if total_bytes else log_fraction(schema, columns)
+    return max(column_bytes / total_bytes, 0.001) if total_bytes else estimate_log_fraction(schema, columns)
 
 
 def narrowest_column(schema: TableSchema) -> str:

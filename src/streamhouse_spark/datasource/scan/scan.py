@@ -18,7 +18,7 @@ from streamhouse_spark.config.spark_options import parse_read_options, table_opt
 from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.read.read_target import resolve_batch_target
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.cache_validators import (
     lake_validators,
     observe_lake_once,
@@ -76,7 +76,7 @@ _FILE_SUFFIXES = (None, LAKE, CHANGELOG)
 _KINDS = {None: "table", LAKE: "lake", CHANGELOG: "changelog", BINLOG: "changelog", CHANGES: "changes"}
 
 
-def begin(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def warm_up(_connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Warm up a planner process by importing modules: ``reads`` for every query, ``lakes`` for Iceberg's library.
 
     These are separate calls, so that a waiting query can load its table between them. Does not access the warehouse.
@@ -238,14 +238,14 @@ def plan(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
         limit=None if request.filters else args.get("limit"),
         parallelism=cores,
     )
-    hot = PythonPlan(
+    hot = ArrowReadPlan(
         request.snapshot.name,
         tuple(request.schema.names),
         json.loads(read_schema(request.schema, request.state.schema).json()),
         metadata,
         request.options.fail_on_data_loss,
         request.filters,
-        sources.common(table),
+        sources.plan_without_tasks(table),
         tuple(tuple(split.piece for split in group) for _, group in groups.hot),
     )
     locations = [file.location for file in sources.lake.files] if sources.lake is not None else []

@@ -11,10 +11,10 @@ import pyarrow as pa
 from streamhouse_spark.config.spark_options import ReadOptions
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.datasource.read.changelog import plan_changelog
-from streamhouse_spark.datasource.read.read_target import batch_ranges, reads_range, require_complete_offsets
+from streamhouse_spark.datasource.read.read_target import batch_ranges, is_range_read, require_complete_offsets
 from streamhouse_spark.datasource.scan.query_snapshot import CHANGES, QuerySnapshot
 from streamhouse_spark.errors import SchemaMismatchError
-from streamhouse_spark.log.history import require_kept
+from streamhouse_spark.log.history import require_retained_segments
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read import scan_tasks
@@ -63,9 +63,9 @@ def plan_sources(request: SparkScanRequest) -> ScanSources:
         require_initial_snapshot(request.state, lake.snapshot if lake is not None else None)
         return replace(_log_sources(request, ()), lake=lake)
     if snapshot.suffix == CHANGES:
-        return _changes_sources(request)
-    if snapshot.suffix == CHANGELOG or reads_range(options):
-        return _range_sources(request)
+        return _plan_changes_sources(request)
+    if snapshot.suffix == CHANGELOG or is_range_read(options):
+        return _plan_range_sources(request)
     if snapshot.suffix == BINLOG:
         return _require_files_exist(request, _log_sources(request, plan_binlog_tasks(request.state), are_exact=False))
     if snapshot.suffix is not None:
@@ -84,7 +84,7 @@ def _union_sources(request: SparkScanRequest) -> ScanSources:
     as_of_ms = request.options.as_of_timestamp_ms if request.snapshot.as_of_ms is None else request.snapshot.as_of_ms
     if as_of_ms is not None:
         _require_columns_of(request, as_of_ms)
-        return _snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
+        return _plan_snapshot_sources(request, take_snapshot_as_of(request.state, as_of_ms))
     latest = take_latest_snapshot(request.state)
     initial_schema = InitialSchema(
         request.scan.schema(request.state).names,
@@ -92,7 +92,9 @@ def _union_sources(request: SparkScanRequest) -> ScanSources:
         reader="a query of {name} whose lake snapshot was expired concurrently",
         advice="run the query again",
     )
-    return read_with_fallback(request.table, latest, initial_schema, lambda usable: _snapshot_sources(request, usable))
+    return read_with_fallback(
+        request.table, latest, initial_schema, lambda usable: _plan_snapshot_sources(request, usable)
+    )
 
 
 def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
@@ -108,14 +110,14 @@ def _require_columns_of(request: SparkScanRequest, as_of_ms: int) -> None:
         )
 
 
-def _snapshot_sources(request: SparkScanRequest, snapshot: ReadSnapshot) -> ScanSources:
+def _plan_snapshot_sources(request: SparkScanRequest, snapshot: ReadSnapshot) -> ScanSources:
     return _require_files_exist(request, plan_scan(request.table, snapshot, request.scan))
 
 
 def _require_files_exist(request: SparkScanRequest, sources: ScanSources) -> ScanSources:
     """Return the sources after checking that no segment of their tasks was deleted since the snapshot's commit."""
     segments = [segment for split in _log_splits(sources) for segment in split.segments]
-    require_kept(request.table.log, sources.state, segments)
+    require_retained_segments(request.table.log, sources.state, segments)
     return sources
 
 
@@ -139,7 +141,7 @@ def _lake_snapshot_id(request: SparkScanRequest) -> int | None:
     return request.snapshot.lake_snapshot
 
 
-def _changes_sources(request: SparkScanRequest) -> ScanSources:
+def _plan_changes_sources(request: SparkScanRequest) -> ScanSources:
     """Return the changes of the snapshot's commit range, with the primary key if changes are paired by it."""
     snapshot, state, pruning = request.snapshot, request.state, request.scan.pruning
     plan = plan_changes(
@@ -151,7 +153,7 @@ def _changes_sources(request: SparkScanRequest) -> ScanSources:
     return _require_files_exist(request, ScanSources(plan.state, schema, tasks=plan.tasks, are_exact=False))
 
 
-def _range_sources(request: SparkScanRequest) -> ScanSources:
+def _plan_range_sources(request: SparkScanRequest) -> ScanSources:
     state, options, pruning = request.state, request.options, request.scan.pruning
     if request.snapshot.suffix == CHANGELOG and has_lost_rows(state):
         plan = plan_changelog(request.table, state, options)

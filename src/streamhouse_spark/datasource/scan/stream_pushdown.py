@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.datasource.read.read_target import offsets_from_json
 from streamhouse_spark.datasource.rpc_arguments import LAG_OPTION, NEED_OPTION
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
 from streamhouse_spark.datasource.scan.arrow_reader import read_ipc_rows
 from streamhouse_spark.datasource.scan.input_splits import narrowest_column
 from streamhouse_spark.datasource.scan.pushed_filters import comparable_types, parse_filters
@@ -32,12 +32,12 @@ from streamhouse_spark.warehouse.process_cache import Connection
 class StreamPart(InputPartition):
     """The part of a batch that one task reads, and its read settings, as JSON text."""
 
-    def __init__(self, plan: PythonPlan) -> None:
+    def __init__(self, plan: ArrowReadPlan) -> None:
         """``plan`` must have exactly one group."""
         super().__init__(plan.to_text())
 
-    def plan(self) -> PythonPlan:
-        return PythonPlan.from_text(self.value)
+    def plan(self) -> ArrowReadPlan:
+        return ArrowReadPlan.from_text(self.value)
 
     def __repr__(self) -> str:
         return f"StreamPart({len(self.value)} bytes)"
@@ -79,7 +79,7 @@ class PrunedStreamReader(StreamhouseStreamReader):
         parts = self.plan_parts(begin, end, read or (narrowest_column(self._open_table()[1].schema),), pruning)
         metadata = tuple(field.name for field in self._metadata if field.name in columns)
         settings = (self._name, columns, need["schema"], metadata, self._options.fail_on_data_loss, filters)
-        plans = [PythonPlan(*settings, part.with_tasks(()), (part.tasks,)) for part in parts]
+        plans = [ArrowReadPlan(*settings, part.with_tasks(()), (part.tasks,)) for part in parts]
         plans[0] = replace(plans[0], skipped=pruning.num_skipped)
         return [StreamPart(plan) for plan in plans]
 

@@ -17,7 +17,7 @@ from streamhouse_spark.datasource.stream.stream_offset import BootstrapPosition,
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import KvSnapshot
 from streamhouse_spark.log.archive.pages import first_change_offsets
-from streamhouse_spark.log.history import require_kept, state_with_snapshots
+from streamhouse_spark.log.history import require_retained_segments, state_with_snapshots
 from streamhouse_spark.log.segments.scan import LogSplit, plan_snapshot
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage
@@ -26,7 +26,7 @@ from streamhouse_spark.table_handle import TableHandle
 
 def initial_offset(state: TableState, options: StreamReadOptions, storage: Storage | None = None) -> StreamOffset:
     """Return the start position of a new stream. With ``storage``, times are also looked up in the change archive."""
-    if not begins_with_rows(state, options):
+    if not needs_bootstrap(state, options):
         offsets = resolve_starting_offsets(state, options, storage)
         return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), history=state.anchors.rows)
     snapshots = state.snapshots
@@ -36,7 +36,7 @@ def initial_offset(state: TableState, options: StreamReadOptions, storage: Stora
     return StreamOffset(state.table_uuid, offsets, offsets, last_truncation(state), rows, state.anchors.rows)
 
 
-def begins_with_rows(state: TableState, options: StreamReadOptions) -> bool:
+def needs_bootstrap(state: TableState, options: StreamReadOptions) -> bool:
     """Return whether a new stream starts with initial rows. It does if it needs every change, and some changes are in
     neither log nor archive.
     """
@@ -68,7 +68,7 @@ def find_bootstrap_files(table: TableHandle, newest: TableState, begin: StreamOf
             "checkpoint, or start with a new checkpoint"
         )
     try:
-        require_kept(table.log, state, [segment for file in files for segment in file.segments])
+        require_retained_segments(table.log, state, [segment for file in files for segment in file.segments])
     except SnapshotExpiredError as error:
         raise _expired_error(table.name, error) from error
     return files

@@ -28,10 +28,10 @@ from streamhouse_spark.datasource.read.partitions import TablePartition, read_pl
 from streamhouse_spark.datasource.read.read_target import ReadTarget
 from streamhouse_spark.datasource.spark_schema import SparkColumns, narrow_binlog_schema, select_columns
 from streamhouse_spark.datasource.stream.batch_limits import AddedColumns, count_files_within, limit_ends
-from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, find_bootstrap_files, initial_offset
+from streamhouse_spark.datasource.stream.bootstrap import find_bootstrap_files, initial_offset, needs_bootstrap
 from streamhouse_spark.datasource.stream.stream_offset import (
-    StreamHistory,
     StreamOffset,
+    StreamOffsetValidator,
     last_truncation,
     require_in_log,
     require_same_rows,
@@ -53,7 +53,7 @@ from streamhouse_spark.read.offset_scan import (
     require_undeleted,
 )
 from streamhouse_spark.read.scan_planning import Pruning, prune_tasks
-from streamhouse_spark.read.scan_tasks import ChangesScanTask, ScanPlan, StartScanTask
+from streamhouse_spark.read.scan_tasks import BootstrapScanTask, ChangesScanTask, ScanPlan
 from streamhouse_spark.read.split_planning import split_binlog, split_plan
 from streamhouse_spark.schema.evolution import require_same_columns
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -127,7 +127,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         self._ceiling: Mapping[int, int] | None = None
         self._ceiling_commit: int | None = None
         self._consumer_moved_ms: int | None = None
-        self._history = StreamHistory(continues=options.continues_in_other_history)
+        self._history = StreamOffsetValidator(continues=options.continues_in_other_history)
         self._throttle: PollThrottle | None = None
         self._last_table: tuple[TableHandle, TableState] | None = None
         self._last_end: dict[str, Any] | None = None
@@ -171,7 +171,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
     def _first_end(self, table: TableHandle, state: TableState, ends: Mapping[int, int]) -> dict[str, Any]:
         """Return the end of a batch if Spark does not pass its start."""
         begin = self._initial
-        if begin is None and begins_with_rows(state, self._options):
+        if begin is None and needs_bootstrap(state, self._options):
             begin = self._initial_position(table, state)  # Spark requests the first end before the start
         truncation, history = last_truncation(state), state.anchors.rows
         if begin is None:
@@ -405,7 +405,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
 
     def _bootstrap_tasks(
         self, table: TableHandle, state: TableState, begin: StreamOffset, end: StreamOffset
-    ) -> list[StartScanTask]:
+    ) -> list[BootstrapScanTask]:
         """Return tasks for the initial rows of the batch. They precede the changes, for sinks that preserve order."""
         numbers = begin.files_before(end)
         if not numbers:
@@ -419,7 +419,7 @@ class StreamhouseStreamReader(ErrorBoundary, DataSourceStreamReader, spark_versi
         newest = last_truncation(state)
         require_same_rows(table.name, begin.truncation, newest, strict=self._is_strict)
         files = self._bootstrap_files(table, state, begin) if newest == begin.truncation else []
-        return [StartScanTask(file, begin.offsets[file.bucket]) for file in files[numbers.start : numbers.stop]]
+        return [BootstrapScanTask(file, begin.offsets[file.bucket]) for file in files[numbers.start : numbers.stop]]
 
     def _bootstrap_files(self, table: TableHandle, state: TableState, begin: StreamOffset) -> list[LogSplit]:
         """Return the files of ``begin.rows``. Returns no files if they were deleted and data loss is allowed."""
@@ -467,7 +467,7 @@ class PollThrottle:
         raises it.
         """
         try:
-            state = self._poller.look(self.state, self.table.refresh)
+            state = self._poller.poll(self.state, self.table.refresh)
         except StreamhouseError:
             return False
         self._polled_ms = self._clock.boot_ms()

@@ -165,7 +165,7 @@ class StreamOffset:
         return offset
 
 
-class StreamHistory:
+class StreamOffsetValidator:
     """Validates the positions of a query. Recently validated positions cost no request."""
 
     def __init__(self, *, continues: bool) -> None:

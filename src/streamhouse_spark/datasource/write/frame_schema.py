@@ -26,7 +26,7 @@ from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
 
 
-def table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
+def open_table_for_writing(connection: Connection, name: str, schema: StructType) -> Table:
     """Return the table, without checking whether rows of this schema fit.
 
     Raises `TableNotFoundError` with the CREATE TABLE statement for these rows, and `InvalidNameError` for a read-only

@@ -47,7 +47,7 @@ def stage_inline_rows(
             continue
         inline_messages = (message for message in neighbours if isinstance(message, InlineRows))
         batches = (batch for message in inline_messages for batch in message.batches())
-        staged_messages.append(plan.message(batches, query_id, inline_bytes_max=INLINE_BYTES_MAX))
+        staged_messages.append(plan.stage(batches, query_id, inline_bytes_max=INLINE_BYTES_MAX))
     return staged_messages
 
 

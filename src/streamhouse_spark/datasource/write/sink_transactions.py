@@ -22,7 +22,7 @@ from streamhouse_spark.log.catalog.names import find_other_table
 from streamhouse_spark.log.commit_validation import IN_REAL_TIME
 from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import name_sum, place_id, read_at
+from streamhouse_spark.log.transactions import hash_name, make_progress_batch, make_progress_id
 from streamhouse_spark.table.table import Table
 
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
@@ -55,8 +55,8 @@ class SourceProgress:
 
     def transaction(self, app_id: str | None, rows: SourceRows, record: HistoryPoint | None) -> Transaction:
         """Return the transaction for source rows. ``record`` is the source's latest record when they were read."""
-        key = place_id(app_id or self.query_id, self.source, rows.bucket)
-        return Transaction(key, rows.end, batch=read_at(record), follows=rows.begin)
+        key = make_progress_id(app_id or self.query_id, self.source, rows.bucket)
+        return Transaction(key, rows.end, batch=make_progress_batch(record), follows=rows.begin)
 
 
 def query_transaction(
@@ -86,7 +86,7 @@ def missing_identity_error(table: str) -> InvalidOptionError:
     )
 
 
-def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
+def is_first_batch_of_recreated_table(table: Table, batch: Transaction) -> bool:
     """Return whether this is the query's first batch in a table whose name belonged to another table before.
 
     Such a batch is recorded even without rows, so that later batches are recognised. Raises `TableNotFoundError` if it
@@ -107,12 +107,12 @@ def is_first_under_reused_name(table: Table, batch: Transaction) -> bool:
 
 
 def _has_query(state: TableState, batch: Transaction) -> bool:
-    if batch.app_id in state.transactions or name_sum(batch.app_id) in state.past_transactions:
+    if batch.app_id in state.transactions or hash_name(batch.app_id) in state.past_transactions:
         return True
     if batch.owner is None:
         return False
     past_owners = (past.owner_sum for past in state.past_transactions.values())
-    return any(e.owner == batch.owner for e in state.transactions.values()) or name_sum(batch.owner) in past_owners
+    return any(e.owner == batch.owner for e in state.transactions.values()) or hash_name(batch.owner) in past_owners
 
 
 def _fingerprint(checkpoint: str | None, batch_id: int) -> str | None:

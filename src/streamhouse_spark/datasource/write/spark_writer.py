@@ -21,12 +21,12 @@ from streamhouse_spark.datasource.worker import ErrorBoundary, release_memory_af
 from streamhouse_spark.datasource.write.frame_schema import (
     merge_columns,
     merge_frame_columns,
-    table_for_writing,
+    open_table_for_writing,
 )
 from streamhouse_spark.datasource.write.inline_rows import stage_inline_rows
 from streamhouse_spark.datasource.write.sink_transactions import (
     QUERY_ID_PROPERTY,
-    is_first_under_reused_name,
+    is_first_batch_of_recreated_table,
     missing_identity_error,
     query_transaction,
 )
@@ -88,7 +88,7 @@ class StreamhouseWriter(ErrorBoundary, DataSourceArrowWriter):
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return with_task_metrics(lambda: self._plan.message(iterator))
+        return with_task_metrics(lambda: self._plan.stage(iterator))
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -147,7 +147,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY) if context is not None else None
-        return with_task_metrics(lambda: self._plan.message(iterator, query_id))
+        return with_task_metrics(lambda: self._plan.stage(iterator, query_id))
 
     @release_memory_after
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -166,7 +166,7 @@ class StreamhouseStreamWriter(ErrorBoundary, DataSourceStreamArrowWriter):
             if staged is None:
                 return
             raise missing_identity_error(self._plan.table)
-        is_recorded = is_first_under_reused_name(table, transaction) or self._options.app_id is not None
+        is_recorded = is_first_batch_of_recreated_table(table, transaction) or self._options.app_id is not None
         if staged is None and is_recorded:
             staged = _stage_no_rows(self._plan)
         if staged is None:
@@ -192,9 +192,9 @@ def _plan_staging(
 ) -> StagingPlan | KeyedStagingPlan:
     """Plan the staging. With ``mergeSchema``, first add the DataFrame's new columns to the table in a separate record.
 
-    Raises the errors of `table_for_writing`, and `InvalidOptionError` for options that the table does not support.
+    Raises the errors of `open_table_for_writing`, and `InvalidOptionError` for options that the table does not support.
     """
-    table = connection.table_by_uuid(name, staged) if staged else table_for_writing(connection, name, frame)
+    table = connection.table_by_uuid(name, staged) if staged else open_table_for_writing(connection, name, frame)
     if replaced is not None:
         replaced = replaced.bind(table.state)
     if (
@@ -241,4 +241,4 @@ def _open_table(plan: StagingPlan | KeyedStagingPlan) -> Table:
 
 def _stage_no_rows(plan: StagingPlan | KeyedStagingPlan) -> StagedRows:
     storage = plan.connection.warehouse().storage
-    return StagedRows(plan.table_uuid, plan.shape.schema_id, (), storage.now_ms())
+    return StagedRows(plan.table_uuid, plan.segment_options.schema_id, (), storage.now_ms())

@@ -22,7 +22,7 @@ from streamhouse_spark.expressions.check_constraints import Check
 from streamhouse_spark.expressions.generated_columns import Generated
 from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment, stage_inline
 from streamhouse_spark.log.staging import (
     INLINE_BYTES_MAX,
@@ -32,9 +32,9 @@ from streamhouse_spark.log.staging import (
     inline_bytes_total,
     merge_staged_rows,
 )
+from streamhouse_spark.schema.column_defaults import evaluate_defaults, without_defaults
 from streamhouse_spark.schema.conversion import refuse_column
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import Identity
 from streamhouse_spark.schema.row_conversion import convert_rows, convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -78,7 +78,7 @@ class StagingPlan:
     table: str
     table_uuid: str
     schema: TableSchema
-    shape: SegmentOptions
+    segment_options: SegmentOptions
     routing: BucketRouter
     history: HistoryPoint | None
     replaced: ReplacedPart | None = None
@@ -95,11 +95,13 @@ class StagingPlan:
         state = table.state
         properties = state.parsed
         routing = BucketRouter.of(state.num_buckets, properties)
-        shape, newest = table.segment_options(state), state.anchors.newest
+        segment_options, newest = table.segment_options(state), state.anchors.newest
         of_rows = (properties.checks, properties.generated, StatementContext.of(table.world), properties.identity)
-        return cls(connection, table.name, table.uuid, state.schema, shape, routing, newest, replaced, *of_rows)
+        return cls(
+            connection, table.name, table.uuid, state.schema, segment_options, routing, newest, replaced, *of_rows
+        )
 
-    def message(
+    def stage(
         self,
         batches: Iterable[pa.RecordBatch],
         query_id: str | None = None,
@@ -116,7 +118,7 @@ class StagingPlan:
         stager = make_stager(
             self.connection,
             self.table_uuid,
-            self.shape,
+            self.segment_options,
             self.routing,
             inline_bytes_max=inline_bytes_max,
             checks=self.checks,
@@ -164,10 +166,10 @@ def concat_partitions(partitions: Sequence[pa.Table]) -> pa.Table | None:
 
 
 def make_stager(
-    connection: Connection, table_uuid: str, shape: SegmentOptions, routing: BucketRouter, **options: Any
+    connection: Connection, table_uuid: str, segment_options: SegmentOptions, routing: BucketRouter, **options: Any
 ) -> RowStager:
     warehouse = connection.warehouse()
-    return RowStager(warehouse.storage, table_uuid, shape, routing, warehouse.world, **options)
+    return RowStager(warehouse.storage, table_uuid, segment_options, routing, warehouse.world, **options)
 
 
 def make_identity_ranges(
@@ -265,13 +267,15 @@ def combine_staged_rows(table: Table, messages: Sequence[StagedCommitMessage]) -
     rows = (
         (bucket, _concat_tables(table, staged, bucket_segments)) for bucket, bucket_segments in sorted(inline.items())
     )
-    shape = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
+    segment_options = table.segment_options(table.state).of_schema(staged.schema_id, table.state.schemas)
     if fits:
-        combined = [stage_inline(part, bucket, shape) for bucket, part in rows]
+        combined = [stage_inline(part, bucket, segment_options) for bucket, part in rows]
     else:
         combined = []
         for group in group_into_objects(rows, lambda part: part[1].nbytes):
-            combined += stage_group(table.storage, table.uuid, table.world.ids.new_uuid(), group, shape)
+            combined += stage_shared_object(
+                table.storage, table.uuid, table.world.ids.new_uuid(), group, segment_options
+            )
     objects = [s for s in staged.segments if s.inline_rows is None]
     return replace(staged, segments=(*objects, *combined))
 

@@ -47,31 +47,31 @@ from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, Sc
 from streamhouse_spark.expressions.partition_filter import OverwriteFilterFactory
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.kv.change_staging import PreparedChanges
+from streamhouse_spark.log.append_commit import STAGED_AGE_MS_MAX, has_same_meaning, schema_changed_error
 from streamhouse_spark.log.commit_validation import require_writable
 from streamhouse_spark.log.history_index import HistoryPoint
 from streamhouse_spark.log.identity_allocation import IdentityRanges
 from streamhouse_spark.log.object_existence import must_check_stored, require_stored
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.reader import InlineRecords, read_segment
-from streamhouse_spark.log.segments.scan import Adapter
+from streamhouse_spark.log.segments.scan import ColumnAdapter
 from streamhouse_spark.log.segments.writer import SegmentOptions, StagedSegment
-from streamhouse_spark.log.staging import (
-    STAGED_AGE_MS_MAX,
-    BucketRouter,
-    StagedRows,
-    has_same_meaning,
-    merge_staged_rows,
-    schema_changed_error,
-)
+from streamhouse_spark.log.staging import BucketRouter, StagedRows, merge_staged_rows
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import evaluate_defaults, same_defaults, without_defaults
+from streamhouse_spark.schema.column_defaults import evaluate_defaults, same_defaults, without_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.identity import Identity, reject_identity_values
 from streamhouse_spark.schema.row_conversion import convert_to_schema
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.upsert_intents import BucketIntents, IntentWrite, ReadIntents, commit, prepare
+from streamhouse_spark.write.upsert_intents import (
+    BucketIntents,
+    IntentWrite,
+    ReadIntents,
+    commit_prepared,
+    prepare_changes,
+)
 
 _UPSERT: Final = int(ChangeType.INSERT)
 _UPDATE: Final = int(ChangeType.UPDATE_AFTER)
@@ -178,10 +178,10 @@ class KeyedStagingPlan:
         return self.row_schema if self.write.now is None else evaluate_defaults(self.row_schema, self.write.now)
 
     @property
-    def shape(self) -> SegmentOptions:
+    def segment_options(self) -> SegmentOptions:
         return SegmentOptions(self.schema_id)
 
-    def message(
+    def stage(
         self,
         batches: Iterable[pa.RecordBatch],
         query_id: str | None = None,
@@ -200,7 +200,7 @@ class KeyedStagingPlan:
         if staged is None or not self.is_clustered or self.replaced is not None:
             return StagedCommitMessage(staged, query_id, history=history, partitions=concat_partitions(partitions))
         table = self.connection.table_by_uuid(self.table, self.table_uuid)
-        prepared = prepare(table.keyed, self.write, self.intents(table, staged.segments))
+        prepared = prepare_changes(table.keyed, self.write, self.intents(table, staged.segments))
         return StagedCommitMessage(staged, query_id, prepared, history)
 
     def intents(self, table: Table, segments: Sequence[StagedSegment]) -> dict[int, ReadIntents]:
@@ -238,7 +238,7 @@ class KeyedStagingPlan:
         numbers: IdentityRanges | None,
     ) -> StagedRows | None:
         options = {"inline_bytes_max": inline_bytes_max, "table": self.table}
-        stager = make_stager(self.connection, self.table_uuid, self.shape, self.routing, **options)
+        stager = make_stager(self.connection, self.table_uuid, self.segment_options, self.routing, **options)
         parts = []
         for chunk in iter_chunks(batches):
             if (intents := self._number_rows(self._make_intents(chunk), numbers)).num_rows:
@@ -315,11 +315,11 @@ def commit_intents(
     uuids = [s.segment.uuid for s in segments if s.segment.uuid is not None]
     if staged is not None and uuids and must_check_stored(table.storage, staged.staged_ms):
         require_stored(table.storage, table.state, uuids)
-    intents, prepared = plan.intents(table, segments), complete_preparations(messages)
+    intents, prepared = plan.intents(table, segments), select_complete_changes(messages)
     for attempt in range(1, _COMMIT_TRIES_MAX + 1):
         state = table.refresh()
         try:
-            offsets = commit(
+            offsets = commit_prepared(
                 table.keyed, plan.write, intents, prepared, transaction=transaction, read=read, choose=choose
             )
             break
@@ -332,7 +332,7 @@ def commit_intents(
     return offsets
 
 
-def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
+def select_complete_changes(messages: Sequence[StagedCommitMessage]) -> list[PreparedChanges]:
     """Return the prepared changes of the buckets whose rows were all in one task."""
     parts = [message.staged for message in messages if message.staged is not None]
     having_rows = Counter(bucket for part in parts for bucket in {s.segment.bucket for s in part.segments})
@@ -342,7 +342,7 @@ def complete_preparations(messages: Sequence[StagedCommitMessage]) -> list[Prepa
 def _read_batches(
     table: Table, written: TableSchema, segments: Sequence[StagedSegment], schema: TableSchema
 ) -> Iterator[pa.RecordBatch]:
-    adapter = Adapter(written, schema)
+    adapter = ColumnAdapter(written, schema)
     records = InlineRecords(table.storage, table.uuid)
     records.expect(staged.segment for staged in segments)
     for staged in segments:

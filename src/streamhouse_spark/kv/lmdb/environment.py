@@ -29,7 +29,7 @@ from streamhouse_spark.core.concurrency import (
 )
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.kv.lmdb.tablet_files import cache_failure
-from streamhouse_spark.storage.local import mount_of
+from streamhouse_spark.storage.local import find_mount
 
 _ALLOCATING: Final = frozenset({"ext4", "overlay", "tmpfs", "xfs"})
 """File systems on which allocated disk space remains available. A copy-on-write file system may still be full."""
@@ -59,7 +59,7 @@ class MapFile:
     @cached_property
     def is_written_directly(self) -> bool:
         """Whether the file system can allocate disk space for each byte."""
-        mount = mount_of(str(self.path))
+        mount = find_mount(str(self.path))
         return mount is not None and mount.type in _ALLOCATING and hasattr(os, "posix_fallocate")
 
     @property

@@ -273,7 +273,7 @@ def list_cached_tablets(cache: Path) -> list[CachedTablet]:
     return sorted(tablets, key=lambda tablet: tablet.used_ns)
 
 
-def evict(cache: Path, bytes_max: int) -> list[Path]:
+def evict_tablets(cache: Path, bytes_max: int) -> list[Path]:
     """Remove all tablets of other boots. Then remove closed tablets, least recently used first, down to ``bytes_max``.
 
     Skips files that cannot be read or removed, because other users may own or delete parts of the cache.

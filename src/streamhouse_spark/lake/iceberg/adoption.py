@@ -33,10 +33,10 @@ from streamhouse_spark.lake.iceberg.schema import (
     describe_spec,
     iceberg_type,
     lake_schema,
-    plain_type,
     to_own_field,
+    type_without_ids,
 )
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import read_split
@@ -145,7 +145,7 @@ class IcebergAdoption(LakeAdoption):
         binding.require_home("adoption")
         table_uuid = spec.table_uuid
 
-        def validated(metadata: TableMetadata) -> Change:
+        def validated(metadata: TableMetadata) -> SnapshotUpdate:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if metadata.current_snapshot_id != examined.snapshot_id or owner != examined.owner:
                 raise CommitConflictError(
@@ -155,7 +155,7 @@ class IcebergAdoption(LakeAdoption):
             summary = LakeOffsets(offsets).to_properties(table_uuid)
             properties = {**_CLAIM_PROPERTIES, TABLE_UUID_PROPERTY: table_uuid}
             operation = Operation.REPLACE if examined.snapshot_id is not None else Operation.APPEND
-            return Change(operation, summary=summary, properties=properties)
+            return SnapshotUpdate(operation, summary=summary, properties=properties)
 
         return commit_snapshot(binding, validated)
 
@@ -190,7 +190,7 @@ def _find_wrong_location(binding: IcebergTableBinding, table: Table) -> list[str
     if move is None and files.holds(location) and files.key_of(location).rstrip("/") == binding.spec.location:
         return []
     actual = f"{binding.storage.url}/{binding.spec.location}"
-    recorded = actual if move is None else move.back().of(location)
+    recorded = actual if move is None else move.inverse().of(location)
     text = (
         f"its metadata records the location {recorded}, but it is at {actual}, so it was moved or copied; rewrite its "
         "metadata with the engine that wrote it, or configure its catalog with lake.iceberg.catalog settings"
@@ -206,9 +206,10 @@ def _find_column_problems(schema: Schema) -> list[str]:
     ids = iter(range(10_000, 20_000))
     for column in lake_schema(schema).columns:
         actual, expected = schema.find_field(column.id).field_type, iceberg_type(column.type, ids)
-        if plain_type(actual) != plain_type(expected):
+        if type_without_ids(actual) != type_without_ids(expected):
             problems.append(
-                f"column '{column.name}' is {plain_type(actual)}, expected {plain_type(expected)} of new rows"
+                f"column '{column.name}' is {type_without_ids(actual)}, expected {type_without_ids(expected)} of new "
+                "rows"
             )
     return problems
 

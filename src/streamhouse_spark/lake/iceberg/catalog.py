@@ -46,15 +46,15 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, StorageError, StorageRefusedError
-from streamhouse_spark.lake.iceberg.file_io import Move, StorageFileIO, rewrite_metadata_paths
+from streamhouse_spark.lake.iceberg.file_io import PathRebase, StorageFileIO, rewrite_metadata_paths
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
     FLOOR_CHECK_AFTER_MS,
     LatestVersion,
+    find_latest_version,
+    find_low_watermark,
     floor_key,
     floors_prefix,
-    newest_floor,
-    newest_version,
     parse_version_hint,
     put_hint,
     repair_hint,
@@ -80,7 +80,7 @@ ATTEMPT_PROPERTY = "streamhouse.attempt"
 """Table property with the uuid of the commit that wrote a version, so that two writers never store equal bytes."""
 FLOOR_GRACE_MS = 24 * 60 * 60 * 1000
 PUT_ATTEMPTS_MAX = 4
-Rewrite = Callable[[TableMetadata, Move | None], TableMetadata | None]
+Rewrite = Callable[[TableMetadata, PathRebase | None], TableMetadata | None]
 
 
 def parse_metadata(data: bytes) -> TableMetadata:
@@ -98,13 +98,13 @@ def parse_metadata(data: bytes) -> TableMetadata:
 def apply_updates(metadata: TableMetadata, updates: tuple[TableUpdate, ...], location: str) -> TableMetadata:
     """Return the metadata after these updates. It shares its immutable snapshots with the original."""
     shared = metadata.model_copy(
-        update={"snapshots": _Shared(metadata.snapshots), "snapshot_log": _Shared(metadata.snapshot_log)}
+        update={"snapshots": _SharedList(metadata.snapshots), "snapshot_log": _SharedList(metadata.snapshot_log)}
     )
     changed = update_table_metadata(shared, updates, metadata_location=location)
     return changed.model_copy(update={"snapshots": list(changed.snapshots), "snapshot_log": list(changed.snapshot_log)})
 
 
-class _Shared(list[Any]):
+class _SharedList(list[Any]):
     """A list that pyiceberg's deep copy shares instead of copying."""
 
     def __add__(self, other: Iterable[Any]) -> Self:
@@ -118,7 +118,7 @@ class _Shared(list[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class _MetadataVersion:
     number: int
     metadata: TableMetadata
     checked_ms: int = 0
@@ -183,7 +183,7 @@ class FileCatalog(MetastoreCatalog):
         """Create a table. Raises `TableAlreadyExistsError`, also if the location has files of a dropped table."""
         key = self._key(identifier)
         started_ms = self._world.clock.boot_ms()
-        if newest_floor(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
+        if find_low_watermark(self._storage, key) > 0 or parse_version_hint(self._storage, key) is not None:
             raise TableAlreadyExistsError(
                 f"cannot create an Iceberg table at {self._storage.url}/{key}: the location holds a table, or metadata "
                 "of a dropped one"
@@ -355,25 +355,25 @@ class FileCatalog(MetastoreCatalog):
 
     # -- versions -------------------------------------------------------------------------------------------------
 
-    def _newest(self, key: str, *, from_number: int | None = None) -> _Version:
+    def _newest(self, key: str, *, from_number: int | None = None) -> _MetadataVersion:
         """Return the latest version, even if the hint is wrong. Raises `NoSuchTableError`."""
-        latest = newest_version(self._storage, self._world, key, from_number=from_number)
+        latest = find_latest_version(self._storage, self._world, key, from_number=from_number)
         if latest is None:
             raise NoSuchTableError(f"no Iceberg table at {self._storage.url}/{key}")
         if latest.has_stale_hint:
             self._stale_hints[key] = latest.number
         return self._parse_version(key, latest)
 
-    def _parse_version(self, key: str, latest: LatestVersion) -> _Version:
+    def _parse_version(self, key: str, latest: LatestVersion) -> _MetadataVersion:
         try:
-            return _Version(latest.number, parse_metadata(latest.data), latest.checked_ms)
+            return _MetadataVersion(latest.number, parse_metadata(latest.data), latest.checked_ms)
         except (ValueError, IcebergValidationError) as error:
             raise CorruptDataError(
                 f"{self._storage.url}/{version_key(key, latest.number)} is not Iceberg table metadata "
                 f"({str(error).splitlines()[0]}); restore it, or rebuild the lake from the log (streamhouse retier)"
             ) from error
 
-    def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _Version | None:
+    def _put_version(self, key: str, number: int, metadata: TableMetadata, started_ms: int) -> _MetadataVersion | None:
         """Store version ``number``. Returns None if another writer stored it. Raises `CommitStateUnknownException`."""
         attempt = {ATTEMPT_PROPERTY: self._world.ids.new_uuid()}
         stored = metadata.model_copy(update={"properties": {**metadata.properties, **attempt}})
@@ -385,11 +385,11 @@ class FileCatalog(MetastoreCatalog):
             return None
         _parsed_metadata.put(data, stored)
         waited_ms = self._world.clock.boot_ms() - started_ms
-        if waited_ms > FLOOR_CHECK_AFTER_MS and newest_floor(self._storage, key) >= number:
+        if waited_ms > FLOOR_CHECK_AFTER_MS and find_low_watermark(self._storage, key) >= number:
             return None  # the slot was empty only because its version had been deleted, so the new version is void
         with suppress(StorageError):
             put_hint(self._storage, key, number)
-        return _Version(number, stored)
+        return _MetadataVersion(number, stored)
 
     def _set_store_time(self, changed: TableMetadata, base: TableMetadata) -> TableMetadata:
         """Return the metadata with the store's time instead of this host's, but at least its predecessor's time."""
@@ -430,7 +430,7 @@ class FileCatalog(MetastoreCatalog):
     def _location(self, key: str, number: int) -> str:
         return self._io.files.location_of(version_key(key, number))
 
-    def _table(self, identifier: str | Identifier, key: str, version: _Version) -> Table:
+    def _table(self, identifier: str | Identifier, key: str, version: _MetadataVersion) -> Table:
         """Return the table with the current locations of its files."""
         metadata, io = version.metadata, self._io
         if (move := self._move(key, metadata)) is not None:
@@ -443,12 +443,12 @@ class FileCatalog(MetastoreCatalog):
             catalog=self,
         )
 
-    def _move(self, key: str, metadata: TableMetadata) -> Move | None:
+    def _move(self, key: str, metadata: TableMetadata) -> PathRebase | None:
         """Return the move of the table, or None if it is at the location in its metadata."""
         root = find_recorded_root(metadata.location, key)
         if root is None or is_same_place(root, self._storage.url):
             return None
-        return Move.to(root, self._storage.url)
+        return PathRebase.to(root, self._storage.url)
 
     # -- unsupported operations -----------------------------------------------------------------------------------
 

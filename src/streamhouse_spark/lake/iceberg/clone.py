@@ -21,9 +21,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef
 from pyiceberg.table.snapshots import Snapshot, SnapshotLogEntry, Summary
 
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import InvalidOptionError, LakeMismatchError
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMapping
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.scan import plan_tasks, require_snapshot
@@ -39,7 +39,7 @@ SHARED_PROPERTY: Final = "streamhouse.shares-files-of"
 _PLACES = ("write.data.path", "write.metadata.path")
 
 
-def require_files(binding: IcebergTableBinding) -> None:
+def require_file_catalog(binding: IcebergTableBinding) -> None:
     """Raise `InvalidOptionError` for a lake in an external catalog."""
     if not binding.uses_files:
         raise InvalidOptionError(
@@ -53,7 +53,7 @@ def clone(binding: IcebergTableBinding, target: IcebergTableBinding, snapshot_id
 
     Raises `SnapshotExpiredError`, `LakeMismatchError` if its location is taken, `CommitStateUnknownError`.
     """
-    require_files(binding)
+    require_file_catalog(binding)
     table, catalog = binding.require(), target.catalog
     binding.require_owner(table.metadata)
     assert isinstance(catalog, FileCatalog)
@@ -107,11 +107,11 @@ def _migrate_column_map(text: str, binding: IcebergTableBinding, target: Iceberg
     schema. If it differs in columns, the map is unchanged, so that no round writes to the clone.
     """
     new = target.spec.table_uuid
-    mapping = ColumnMap.from_text(text, new, where=str(target.spec.path))
+    mapping = ColumnMapping.from_text(text, new, where=str(target.spec.path))
     if mapping is None or mapping.schema_id is None or mapping.schema_id <= target.spec.schema_id:
         return text
     schema = binding.spec.schemas.get(mapping.schema_id)
-    if schema is None or schema.plain_columns != target.spec.schema.plain_columns:
+    if schema is None or schema.storage_columns != target.spec.schema.storage_columns:
         return text
     return replace(mapping, schema_id=target.spec.schema_id).to_text(new)
 
@@ -149,7 +149,7 @@ def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool
     table = binding.find()
     if table is None:
         return None
-    folder = plain_location(StorageFiles(binding.storage).location_of(binding.spec.location)).rstrip("/")
+    folder = canonical_location(StorageFiles(binding.storage).location_of(binding.spec.location)).rstrip("/")
     named = [table.location(), *(table.properties[name] for name in _PLACES if name in table.properties)]
     for location in named:
         if not _is_in(folder, location.rstrip("/")):
@@ -159,7 +159,7 @@ def find_out_of_place_location(binding: IcebergTableBinding, *, with_files: bool
 
 
 def _is_in(folder: str, location: str) -> bool:
-    plain = plain_location(location)
+    plain = canonical_location(location)
     return (plain == folder or plain.startswith(f"{folder}/")) and ".." not in plain.split("/")
 
 

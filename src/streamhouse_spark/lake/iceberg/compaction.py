@@ -17,24 +17,24 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_group_files, read_offsets_of_files
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import prefetch_files, read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file
 from streamhouse_spark.lake.iceberg.scan import is_only_of, own_projection, plan_tasks, position_deletes
 from streamhouse_spark.lake.iceberg.schema import bucket_of, bucket_source
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, group_manifests
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot, group_manifests
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
     data_location,
-    require_shape,
+    require_committable,
     require_snapshot_as_planned,
     require_written,
     write_context,
@@ -58,9 +58,9 @@ from streamhouse_spark.lake.parquet.compaction import (
     rewrite_same_rows,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, is_keyed_file
-from streamhouse_spark.lake.parquet.merge_on_read import MergedRows
+from streamhouse_spark.lake.parquet.merge_on_read import KeyMergedFiles
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_deleted_positions, read_file_offsets
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import LakeTableSpec
 from streamhouse_spark.lake.types import (
@@ -84,7 +84,7 @@ FOREIGN_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask(Portable):
+class RewriteTask(JsonSerializable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     clustering: Clustering | None
@@ -92,7 +92,7 @@ class RewriteTask(Portable):
     context: WriteContext
     projection: LakeProjection
 
-    def written(
+    def write_group(
         self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
     ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
@@ -104,18 +104,18 @@ class RewriteTask(Portable):
 
 def compact(binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None) -> CompactReport:
     """Compact a log table. See `LakeTable.compact`."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         groups = plan_compaction(binding, table, planned, purge=purge)
         if not dry_run:
             groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
     return rewrite(binding, table, planned, groups, None, dry_run=dry_run, run=run)
 
 
-def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
+def load_current_table(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
         binding.migrate_columns()
@@ -124,7 +124,7 @@ def find_current(binding: IcebergTableBinding, *, dry_run: bool) -> tuple[Table,
     if table is None or snapshot is None:
         return None
     binding.require_owner(table.metadata)
-    expect(table.io, [(snapshot.manifest_list, 0)])
+    prefetch_files(table.io, [(snapshot.manifest_list, 0)])
     return table, snapshot
 
 
@@ -155,9 +155,9 @@ def rewrite(
     run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location())
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
-        require_shape(metadata, spec)
+        require_committable(metadata, spec)
         require_written(binding, metadata, added, spec)
         return make_compaction_change(table, planned, groups, added, metadata)
 
@@ -191,7 +191,7 @@ def plan_compaction(
     ]
 
     sizes = {file.data.file_path: file.data.file_size_in_bytes for file in with_deletes}
-    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
+    footers = partial(read_offsets_of_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     joined = plan_groups(current, footers, target_bytes=target_bytes, files_min=COMPACT_FILES_MIN)
     return [*joined, *purged]
 
@@ -199,8 +199,8 @@ def plan_compaction(
 def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDeletes] | None:
     """Return the data files of a snapshot with their position deletes, or None if it has other kinds of deletes."""
     if not _delete_manifests(snapshot, table):
-        manifests = manifests_of(table.io, snapshot)
-        expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+        manifests = read_snapshot_manifests(table.io, snapshot)
+        prefetch_files(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
         return [FileWithDeletes(e.data_file, ()) for m in manifests for e in m.fetch_manifest_entry(table.io)]
     try:
         tasks = plan_tasks(table, snapshot)
@@ -213,7 +213,7 @@ def find_files_with_deletes(table: Table, snapshot: Snapshot) -> list[FileWithDe
 
 def make_compaction_change(
     table: Table, planned: Snapshot, groups: Sequence[CompactGroup], added: Sequence[LakeFile], metadata: TableMetadata
-) -> Change:
+) -> SnapshotUpdate:
     """Return the change that stores the same rows in other files.
 
     It contains the offsets of ``metadata``, so that older snapshots can expire. Raises `CommitConflictError` if rows
@@ -225,7 +225,7 @@ def make_compaction_change(
     summary = carry_offsets(metadata)
     removed = [file.location for group in groups for file in group.stored]
     deletes = sorted({delete for group in groups for file in group.stored for delete in file.own_deletes})
-    return Change(Operation.REPLACE, added, removed, deletes, summary=summary)
+    return SnapshotUpdate(Operation.REPLACE, added, removed, deletes, summary=summary)
 
 
 def carry_offsets(metadata: TableMetadata) -> dict[str, str]:
@@ -243,7 +243,7 @@ def _has_other_deletes(head: Snapshot, planned: Snapshot, table: Table) -> bool:
 
 def _delete_manifests(snapshot: Snapshot, table: Table) -> frozenset[str]:
     """Return the paths of the manifests with live delete files."""
-    deletes = (m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DELETES)
+    deletes = (m for m in read_snapshot_manifests(table.io, snapshot) if m.content == ManifestContent.DELETES)
     return frozenset(m.manifest_path for m in deletes if m.has_added_files() or m.has_existing_files())
 
 
@@ -255,11 +255,11 @@ def cluster(
     dry_run: bool,
     run: RunGroups | None = None,
 ) -> CompactReport:
-    """Cluster the table. See `RewritableFiles.cluster`.
+    """Cluster the table. See `SupportsFileRewrite.cluster`.
 
     A dry run reports the work of all following calls, with the planned number of files.
     """
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, planned = current
@@ -267,7 +267,7 @@ def cluster(
 
     def make_group(stored: Sequence[StoredFile]) -> CompactGroup | None:
         sizes = {file.location: file.size_bytes for file in stored}
-        footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+        footers = read_offsets_of_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
         own = [file for file in footers if file is not None]
         if len(own) < len(stored):
             return None
@@ -277,7 +277,7 @@ def cluster(
         stored_files = tuple(replace(at, num_deleted=deleted) for at, (_, deleted) in zip(stored, live, strict=True))
         return CompactGroup(own[0].bucket, tuple(file for file, _ in live), stored_files)
 
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         files_with_deletes = find_files_with_deletes(table, planned)
         if files_with_deletes is None:
             raise LakeMismatchError(
@@ -294,23 +294,23 @@ def cluster(
 
 
 def rewrite_manifests(binding: IcebergTableBinding, *, dry_run: bool) -> ManifestReport:
-    """Rewrite manifests, including those of concurrent commits. See `RewritableFiles.rewrite_manifests`."""
+    """Rewrite manifests, including those of concurrent commits. See `SupportsFileRewrite.rewrite_manifests`."""
     table = binding.find()
     snapshot = table.metadata.current_snapshot() if table else None
     if table is None or snapshot is None:
         return ManifestReport()
     binding.require_owner(table.metadata)
-    with lake_metadata(table.location()):
-        manifests = manifests_of(table.io, snapshot)
+    with translate_metadata_errors(table.location()):
+        manifests = read_snapshot_manifests(table.io, snapshot)
     groups = group_manifests(m for m in manifests if m.has_added_files() or m.has_existing_files())
     removed, added = sum(len(g) for g in groups if len(g) > 1), sum(len(g) > 1 for g in groups)
     if dry_run or not removed:
         return ManifestReport(removed, added)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         summary = carry_offsets(metadata)
-        return Change(Operation.REPLACE, summary=summary, merges_all_manifests=True)
+        return SnapshotUpdate(Operation.REPLACE, summary=summary, merges_all_manifests=True)
 
     committed = commit_snapshot(binding, validated)
     return ManifestReport(removed, added, committed.id)
@@ -347,7 +347,7 @@ def select_files_to_purge(
         if not file.deletes or file.deleted_share_max <= share_min:
             continue
         stored = file.stored()
-        own = read_offset_file(files, stored.location, writers)
+        own = read_file_offsets(files, stored.location, writers)
         if own is None:
             continue
         live, num_deleted = exclude_deleted(files, own, stored)
@@ -355,7 +355,7 @@ def select_files_to_purge(
             yield CompactGroup(own.bucket, (live,), (replace(stored, num_deleted=num_deleted),))
 
 
-def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> tuple[OffsetFile, int]:
+def exclude_deleted(files: FileAccess, own: FileWithOffsets, stored: StoredFile) -> tuple[FileWithOffsets, int]:
     """Return the file with the offsets of its live rows, and the number of deleted rows."""
     positions = read_deleted_positions(files, stored.location, stored.deletes)
     live = own.runs.without(OffsetSet.of(own.runs.offsets()[positions]))
@@ -363,7 +363,7 @@ def exclude_deleted(files: FileAccess, own: OffsetFile, stored: StoredFile) -> t
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedGroup(Portable):
+class KeyedGroup(JsonSerializable):
     """All files of one bucket and partition, oldest first."""
 
     bucket: int
@@ -412,7 +412,7 @@ class KeyedCompaction:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRewriteTask(Portable):
+class KeyedRewriteTask(JsonSerializable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
@@ -420,14 +420,16 @@ class KeyedRewriteTask(Portable):
     lake_offsets: Mapping[int, int]
     location: str
 
-    def written(self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
+    def write_group(
+        self, group: KeyedGroup, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
         """Rewrite a group. Raises `CommitConflictError` if the new files do not have the rows that were read."""
         context, spec = self.context, IcebergFileSpec.from_json(self.context.lake)
         splits = [LakeSplit(f.location, f.size_bytes, f.num_rows, None, f.deletes) for f in group.files]
-        files = files_of_group(storage, settings, splits, group.size_bytes, context.lake["data_location"])
+        files = open_group_files(storage, settings, splits, group.size_bytes, context.lake["data_location"])
         offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         key_ids = spec.field_ids(context.primary_key)
-        rows = MergedRows(files, group.files, self.projection, key_ids, context.key_indexes)
+        rows = KeyMergedFiles(files, group.files, self.projection, key_ids, context.key_indexes)
         output = FileOutput(context, spec, files, world.ids)
         files_written = write_rows(output, group.bucket, offsets, rows.batches())
         if sum(file.num_rows for file in files_written) != rows.num_returned:
@@ -441,7 +443,7 @@ def compact_keyed(
     binding: IcebergTableBinding, *, purge: bool, dry_run: bool, run: RunGroups | None = None
 ) -> CompactReport:
     """Compact a primary-key table. See `LakeTable.compact`."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return CompactReport()
     table, snapshot = current
@@ -460,14 +462,14 @@ def compact_keyed(
     num_rows = sum(file.num_rows for file in added)
     file_spec = IcebergFileSpec.from_json(context.lake)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         require_snapshot_as_planned(metadata, snapshot.snapshot_id)
-        require_shape(metadata, file_spec)
+        require_committable(metadata, file_spec)
         require_written(binding, metadata, added, file_spec)
         summary = carry_offsets(metadata)
         operation = Operation.REPLACE if num_read == num_rows else Operation.OVERWRITE
-        return Change(operation, added, plan.removed, plan.removed_deletes, summary=summary)
+        return SnapshotUpdate(operation, added, plan.removed, plan.removed_deletes, summary=summary)
 
     committed, healed_rows = commit_snapshot(binding, validated), num_read - num_rows
     warn_of_duplicates(str(binding.spec.path), healed_rows)
@@ -518,8 +520,8 @@ def _list_ages_and_deletes(table: Table, snapshot: Snapshot) -> tuple[Mapping[st
     """Return the data files with the sequence number of their commit, and all delete files."""
     ages: dict[str, int] = {}
     deletes: set[str] = set()
-    with lake_metadata(table.location()):
-        for manifest in manifests_of(table.io, snapshot):
+    with translate_metadata_errors(table.location()):
+        for manifest in read_snapshot_manifests(table.io, snapshot):
             entries = manifest.fetch_manifest_entry(table.io)
             if manifest.content == ManifestContent.DATA:
                 ages.update((e.data_file.file_path, e.sequence_number or 0) for e in entries)

@@ -20,16 +20,16 @@ from pyiceberg.transforms import IdentityTransform
 
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.lake.iceberg.compaction import find_current
-from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.compaction import load_current_table
+from streamhouse_spark.lake.iceberg.file_io import read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
-from streamhouse_spark.lake.iceberg.position_deletes import row_deletes_of
+from streamhouse_spark.lake.iceberg.position_deletes import find_data_file_of_deletes
 from streamhouse_spark.lake.iceberg.scan import own_projection
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import (
-    require_shape,
+    require_committable,
     require_snapshot_as_planned,
     require_written,
     write_context,
@@ -48,7 +48,7 @@ def drop_partitions(
     binding: IcebergTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
     """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
     table, planned = current
@@ -61,13 +61,13 @@ def drop_partitions(
     output = FileOutput(context, file_spec, binding.files_at(file_spec.data_location), binding.world.ids)
     added = files_to_drop.rewrite_partial_files(output, own_projection(table.metadata, binding.spec), binding.files_at)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_tiered(metadata.location, offsets.offsets if offsets else {}, below)
         require_snapshot_as_planned(metadata, planned.snapshot_id)
         if added:
-            require_shape(metadata, file_spec)
+            require_committable(metadata, file_spec)
             require_written(binding, metadata, added, file_spec)
         return _make_change(binding, metadata, files_to_drop, deletes, added)
 
@@ -80,10 +80,10 @@ def _make_change(
     files_to_drop: FilesToDrop[DataFile],
     deletes: Sequence[DataFile],
     added: Sequence[LakeFile],
-) -> Change:
+) -> SnapshotUpdate:
     table_uuid = binding.spec.table_uuid
     summary = files_to_drop.properties_after(newest_offsets(metadata, table_uuid), table_uuid)
-    return Change(
+    return SnapshotUpdate(
         Operation.OVERWRITE if added else Operation.DELETE,
         added=added,
         removed=sorted(file.file_path for file in files_to_drop.files),
@@ -115,7 +115,7 @@ def _find_files_to_drop(
             if chosen.holds(partition):
                 yield file, LakeSplit(file.file_path, file.file_size_in_bytes, file.record_count)
 
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         files_to_drop = find_files_to_drop(candidates(), binding.files_at, binding.spec.writers, below)
     if files_to_drop.partial and deletes:
         raise LakeMismatchError(
@@ -125,7 +125,9 @@ def _find_files_to_drop(
         )
     locations = {file.file_path for file in files_to_drop.files}
     deletes_to_drop = [
-        (file.record_count, row_deletes_of(file)) for file in deletes if row_deletes_of(file) in locations
+        (file.record_count, find_data_file_of_deletes(file))
+        for file in deletes
+        if find_data_file_of_deletes(file) in locations
     ]
     num_deleted = sum(count for count, _ in deletes_to_drop)
     num_foreign = files_to_drop.foreign_rows - sum(
@@ -137,7 +139,7 @@ def _find_files_to_drop(
 
 
 def _list_live_files(table: Table, snapshot: Snapshot) -> Iterator[tuple[ManifestContent, DataFile]]:
-    for manifest in manifests_of(table.io, snapshot):
+    for manifest in read_snapshot_manifests(table.io, snapshot):
         for entry in manifest.fetch_manifest_entry(table.io):
             yield manifest.content, entry.data_file
 

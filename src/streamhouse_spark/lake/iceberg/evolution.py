@@ -40,7 +40,7 @@ from pyiceberg.transforms import Transform as IcebergTransform
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.lake import column_mapping
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, migrate_columns
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMapping, FieldEditor, migrate_columns
 from streamhouse_spark.lake.iceberg.file_io import translate_commit_errors
 from streamhouse_spark.lake.iceberg.schema import iceberg_transform, iceberg_type, nested_field_finder, nested_field_ids
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -50,27 +50,29 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class SchemaUpdate:
     """The target columns of the lake."""
 
     schema: Schema
     """The target schema, or the lake's current schema if nothing changes."""
-    columns: ColumnMap
+    columns: ColumnMapping
     differences: tuple[str, ...]
     """Changes by other engines that prevent the migration."""
     spec: PartitionSpec
     """The target partition spec, or the lake's current one if nothing changes."""
 
 
-def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMap:
+def iceberg_columns(metadata: TableMetadata, spec: LakeTableSpec) -> ColumnMapping:
     """Return the lake table's column map. Raises `CorruptDataError`."""
     fields = [(field.field_id, field.name) for field in metadata.schema().fields]
     inside = nested_field_finder(metadata.schema())
-    columns = column_mapping.column_map(metadata.properties, fields, spec, where=metadata.location, inner_of=inside)
+    columns = column_mapping.read_column_mapping(
+        metadata.properties, fields, spec, where=metadata.location, inner_of=inside
+    )
     return add_external_nested_ids(columns, metadata)
 
 
-def add_external_nested_ids(mapping: ColumnMap, metadata: TableMetadata) -> ColumnMap:
+def add_external_nested_ids(mapping: ColumnMapping, metadata: TableMetadata) -> ColumnMapping:
     """Return the map with nested changes of other engines, from the retained schemas of the lake."""
     present = metadata.schema()
     older = sorted((s for s in metadata.schemas if s.schema_id != present.schema_id), key=lambda s: s.schema_id)
@@ -87,7 +89,7 @@ def require_lake_migrated(metadata: TableMetadata, spec: LakeTableSpec) -> None:
     column_mapping.require_migrated(iceberg_columns(metadata, spec), fields, spec, where=metadata.location)
 
 
-def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
+def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> SchemaUpdate:
     """Return the lake's schema with the fields of `column_mapping.migrate_columns`, and the table's partitioning."""
     lake, columns_before = metadata.schema(), iceberg_columns(metadata, spec)
     editor = _IcebergFields(itertools.count(metadata.last_column_id + 1))
@@ -97,13 +99,13 @@ def evolve_lake(metadata: TableMetadata, spec: LakeTableSpec) -> Evolved:
     )
     differences = differences_of_columns + _find_sort_obstacles(metadata, edited)
     changed = lake if differences else _evolve_schema(metadata, edited)
-    columns = ColumnMap(mapped, spec.schema_id)
+    columns = ColumnMapping(mapped, spec.schema_id)
     partitions = metadata.spec() if differences else evolve_spec(metadata, changed, columns_before, columns, spec)
     # A lake without a map gets none until it changes. Its columns match by name until then.
     is_unchanged = columns_before.schema_id is None and changed is lake and mapped == dict(columns_before.fields)
     if is_unchanged and partitions.spec_id == metadata.default_spec_id:
-        columns = ColumnMap(mapped, None)
-    return Evolved(changed, columns, tuple(differences), partitions)
+        columns = ColumnMapping(mapped, None)
+    return SchemaUpdate(changed, columns, tuple(differences), partitions)
 
 
 def _evolve_schema(metadata: TableMetadata, fields: list[ice.NestedField]) -> Schema:
@@ -209,7 +211,7 @@ def _is_promotion(before: ice.IcebergType, after: ice.IcebergType) -> bool:
     return False
 
 
-def commit_columns(catalog: Catalog, table: Table, evolved: Evolved, table_uuid: str) -> bool:
+def commit_columns(catalog: Catalog, table: Table, evolved: SchemaUpdate, table_uuid: str) -> bool:
     """Commit the evolved columns and partitions. Returns False if the table changed, and must be loaded again.
 
     After a `CommitStateUnknownError` the caller may load it again too.
@@ -240,7 +242,11 @@ _Part: TypeAlias = tuple[int, IcebergTransform[Any, Any], str]
 
 
 def evolve_spec(
-    metadata: TableMetadata, lake: Schema, columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
+    metadata: TableMetadata,
+    lake: Schema,
+    columns_before: ColumnMapping,
+    columns: ColumnMapping,
+    table_spec: LakeTableSpec,
 ) -> PartitionSpec:
     """Return the partition spec for rounds of the table.
 
@@ -273,7 +279,7 @@ def spec_updates(
 
 
 def _former_partitionings(
-    columns_before: ColumnMap, columns: ColumnMap, table_spec: LakeTableSpec
+    columns_before: ColumnMapping, columns: ColumnMapping, table_spec: LakeTableSpec
 ) -> Iterator[Sequence[_Part]]:
     """Return the partitionings that the lake may still have.
 
@@ -289,7 +295,7 @@ def _former_partitionings(
 
 
 def _partition_parts(
-    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMap, table_spec: LakeTableSpec
+    layout: Sequence[own.PartitionField], schema: TableSchema, columns: ColumnMapping, table_spec: LakeTableSpec
 ) -> list[_Part] | None:
     """Return the fields of a partitioning, followed by the bucket. None if the lake does not have a column of it."""
     parts_of_layout = [(schema.column(f.column).id, iceberg_transform(f), f.suffix) for f in layout]

@@ -40,13 +40,13 @@ from streamhouse_spark.lake.iceberg.clone import select_own_files
 from streamhouse_spark.lake.iceberg.compaction import carry_offsets
 from streamhouse_spark.lake.iceberg.file_io import (
     StorageFileIO,
-    expect,
-    lake_metadata,
-    manifests_of,
+    prefetch_files,
+    read_snapshot_manifests,
     translate_commit_errors,
+    translate_metadata_errors,
 )
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
-from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import NOT_BEFORE_PROPERTY, SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.iceberg.snapshot_commit import not_before_ms as known_not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import iter_ancestor_snapshots, newest_offsets, own_time_ms
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -93,7 +93,7 @@ def expire(
         with suppress(FileNotFoundError):
             table.io.delete(location)
 
-    for _, files_of_depth in groupby(files, key=_depth):  # data files, then manifests, then manifest lists
+    for _, files_of_depth in groupby(files, key=_deletion_rank):  # data files, then manifests, then manifest lists
         for _ in map_with_store_concurrency(binding.storage, delete, list(files_of_depth)):
             pass
     return ExpireReport(expired_ids, tuple(files))
@@ -152,15 +152,15 @@ def list_files(table: Table, snapshots: Sequence[Snapshot]) -> dict[str, None]:
     def locations(manifest: ManifestFile) -> list[str]:
         return [entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)]
 
-    with lake_metadata(table.location()):
-        expect(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
+    with translate_metadata_errors(table.location()):
+        prefetch_files(table.io, ((snapshot.manifest_list, 0) for snapshot in snapshots))
         for snapshot, manifests_of_snapshot in zip(
-            snapshots, parallel_map(lambda s: manifests_of(table.io, s), snapshots), strict=True
+            snapshots, parallel_map(lambda s: read_snapshot_manifests(table.io, s), snapshots), strict=True
         ):
             needed[snapshot.manifest_list] = None
             manifests.update((manifest.manifest_path, manifest) for manifest in manifests_of_snapshot)
         needed.update(dict.fromkeys(manifests))
-        expect(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
+        prefetch_files(table.io, ((path, manifest.manifest_length) for path, manifest in manifests.items()))
         for locations_of_manifest in parallel_map(locations, list(manifests.values())):
             needed.update(dict.fromkeys(locations_of_manifest))
     return needed
@@ -179,10 +179,10 @@ def find_unreachable_files(table: Table, before: TableMetadata, after: TableMeta
             files,
             before.properties,
         )
-    return sorted(unreachable, key=lambda location: (*_depth(location), location))
+    return sorted(unreachable, key=lambda location: (*_deletion_rank(location), location))
 
 
-def _depth(location: str) -> tuple[bool, bool]:
+def _deletion_rank(location: str) -> tuple[bool, bool]:
     """Rank data files before manifests before manifest lists. Files of the next kind reference each kind."""
     return location.endswith(".avro"), "/snap-" in location
 
@@ -237,7 +237,7 @@ def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool
     if not files.holds(table.location()):
         return []
     not_before_ms = storage.now_ms() - grace_ms
-    old = _old_files(storage, files, table, not_before_ms)
+    old = _list_old_files(storage, files, table, not_before_ms)
     if not old:
         return []
     needed = _referenced_paths(table, files)
@@ -251,7 +251,7 @@ def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool
     return orphans
 
 
-def _old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
+def _list_old_files(storage: Storage, files: StorageFiles, table: Table, not_before_ms: int) -> list[str]:
     """Return data files, manifests and manifest lists from before ``not_before_ms``."""
     base = files.key_of(table.location())
     folders = (f"{base}/data/", f"{base}/metadata/")
@@ -282,11 +282,11 @@ def _store_not_before(binding: IcebergTableBinding, table: Table, not_before_ms:
 def _commit_not_before(binding: IcebergTableBinding, moment_ms: int) -> None:
     """Commit the cutoff with a snapshot of the same files, for catalogs that do not support our requirement."""
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
         summary = carry_offsets(metadata)
         properties = {NOT_BEFORE_PROPERTY: str(max(known_not_before_ms(metadata), moment_ms))}
         operation = Operation.REPLACE if metadata.current_snapshot() else Operation.APPEND
-        return Change(operation, summary=summary, properties=properties)
+        return SnapshotUpdate(operation, summary=summary, properties=properties)
 
     commit_snapshot(binding, validated)

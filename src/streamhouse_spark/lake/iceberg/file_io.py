@@ -33,15 +33,15 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.core.warehouse_layout import plain_root, rebase_uri
+from streamhouse_spark.core.warehouse_layout import canonical_root, rebase_uri
 from streamhouse_spark.errors import CommitStateUnknownError, ObjectNotFoundError, StorageError, StreamhouseError
 from streamhouse_spark.lake.avro import encode_avro, read_avro, require_whole_avro
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
-from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
+from streamhouse_spark.lake.metadata_errors import translate_damage_errors, translate_missing_file_errors
 from streamhouse_spark.lake.parquet.parquet_io import RangeReader, StorageFiles
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 
 _RESPONSES = (CommitFailedException, NamespaceAlreadyExistsError, NoSuchTableError, TableAlreadyExistsError)
 """Responses of a catalog about the state that it found, which callers handle."""
@@ -103,24 +103,24 @@ def _first_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class PathRebase:
     """A move from the recorded root to the opened one."""
 
     recorded_root: str
     opened_root: str
 
     @classmethod
-    def to(cls, recorded_root: str, url: str) -> Move:
-        return cls(recorded_root, plain_root(url))
+    def to(cls, recorded_root: str, url: str) -> PathRebase:
+        return cls(recorded_root, canonical_root(url))
 
     def of(self, location: str) -> str:
         return rebase_uri(location, self.recorded_root, self.opened_root)
 
-    def back(self) -> Move:
-        return Move(self.opened_root, self.recorded_root)
+    def inverse(self) -> PathRebase:
+        return PathRebase(self.opened_root, self.recorded_root)
 
 
-def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata:
+def rewrite_metadata_paths(metadata: TableMetadata, move: PathRebase) -> TableMetadata:
     """Return the table's metadata with current locations. Manifest lists and manifests still contain old locations."""
     properties = dict(metadata.properties)
     properties.update({name: move.of(properties[name]) for name in _PATH_PROPERTIES if name in properties})
@@ -142,14 +142,14 @@ def rewrite_metadata_paths(metadata: TableMetadata, move: Move) -> TableMetadata
     )
 
 
-def rewrite_avro_paths(data: bytes, location: str, move: Move) -> bytes:
+def rewrite_avro_paths(data: bytes, location: str, move: PathRebase) -> bytes:
     """Return a manifest list or manifest with the current locations of its files. Raises `CorruptDataError`."""
     file = read_avro(data, location)
     records = [rewrite_record_paths(record, move) for record in file.records]
     return encode_avro(replace(file, records=records))
 
 
-def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any]:
+def rewrite_record_paths(record: Mapping[str, Any], move: PathRebase) -> dict[str, Any]:
     """Return a record of a manifest list, which has a manifest path, or of a manifest, which has a file path."""
     if "manifest_path" in record:
         return {**record, "manifest_path": move.of(record["manifest_path"])}
@@ -163,7 +163,7 @@ def rewrite_record_paths(record: Mapping[str, Any], move: Move) -> dict[str, Any
     return {**record, "data_file": {name: changed.get(name, value) for name, value in file.items()}}
 
 
-def _drop_path_bounds(bounds: Any, move: Move) -> Any:
+def _drop_path_bounds(bounds: Any, move: PathRebase) -> Any:
     """Return the bounds without those of truncated paths, which do not bound the new paths."""
     if bounds is None or bounds[1] is None:
         return bounds
@@ -198,31 +198,31 @@ def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
 DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
-def expect(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
+def prefetch_files(io: FileIO, files: Iterable[tuple[str, int]]) -> None:
     """Prefetch metadata files, by location and size, that will be read."""
     if isinstance(io, StorageFileIO):
         io.expect(files)
 
 
-def manifests_of(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
+def read_snapshot_manifests(io: FileIO, snapshot: Snapshot) -> list[ManifestFile]:
     """Return the snapshot's manifests from its manifest list.
 
     pyiceberg's own method uses a cache by path, which a commit must not depend on. Raises `CorruptDataError`, and
     `FileNotFoundError` for an expired snapshot.
     """
-    with _damage_while_read(snapshot.manifest_list):
+    with _translate_damage_errors(snapshot.manifest_list):
         return list(read_manifest_list(io.new_input(snapshot.manifest_list)))
 
 
 @contextmanager
-def lake_metadata(location: str) -> Iterator[None]:
+def translate_metadata_errors(location: str) -> Iterator[None]:
     """Run reads of manifests, and translate pyiceberg's errors on damaged or missing files."""
-    with expiry_while_read(location), _damage_while_read(location):
+    with translate_missing_file_errors(location), _translate_damage_errors(location):
         yield
 
 
-def _damage_while_read(location: str) -> AbstractContextManager[None]:
-    return damage_while_read(location, _DAMAGE, _location, "a manifest")
+def _translate_damage_errors(location: str) -> AbstractContextManager[None]:
+    return translate_damage_errors(location, _DAMAGE, _location, "a manifest")
 
 
 def _location(value: object) -> str | None:
@@ -235,7 +235,7 @@ class StorageFileIO(FileIO):
     With a ``move``, metadata with the recorded locations is read with the opened locations.
     """
 
-    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: Move | None = None) -> None:
+    def __init__(self, storage: Storage, properties: Properties = EMPTY_DICT, move: PathRebase | None = None) -> None:
         super().__init__(properties)
         self.files = StorageFiles(storage)
         self.move = move
@@ -248,7 +248,7 @@ class StorageFileIO(FileIO):
 
     def fetch(self, location: str) -> None:
         """Prefetch a metadata file that is never rewritten, if the store is remote. Ignores a missing file."""
-        if self.files.holds(location) and isinstance(self.files.storage, ReadsMany):
+        if self.files.holds(location) and isinstance(self.files.storage, SupportsBatchReads):
             with suppress(ObjectNotFoundError):
                 self._ahead[self.files.key_of(location)] = self.files.storage.read(self.files.key_of(location))
 
@@ -281,7 +281,9 @@ class StorageFileIO(FileIO):
 
 
 class _StorageInput(InputFile):
-    def __init__(self, location: str, files: StorageFiles, move: Move | None = None, data: bytes | None = None) -> None:
+    def __init__(
+        self, location: str, files: StorageFiles, move: PathRebase | None = None, data: bytes | None = None
+    ) -> None:
         """``data`` is the content, if it was already read."""
         super().__init__(location)
         self._data = data

@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.types import MapType
 
 from streamhouse_spark.errors import InvalidOptionError, ObjectNotFoundError, StreamhouseError
-from streamhouse_spark.lake.iceberg.file_io import lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.metadata_versions import hint_key, parse_version_hint, version_key
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.metadata_tables import convert_for_spark
@@ -31,7 +31,7 @@ _COUNTS: Final = tuple(
 
 def metadata_table(table: Table, name: str) -> pa.Table:
     """Return the metadata table with this name, with types that Spark supports."""
-    with lake_metadata(table.location()):
+    with translate_metadata_errors(table.location()):
         if name.endswith("files") and not _has_manifests(table, every_snapshot=name.startswith("all_")):
             table = _without_snapshots(table)
         inspect = _InspectEntries if name == "entries" else _Inspect
@@ -52,7 +52,7 @@ def _has_manifests(table: Table, *, every_snapshot: bool) -> bool:
     """Return whether there are manifests. pyiceberg's file tables do not support a snapshot without manifests."""
     head = table.metadata.current_snapshot()
     snapshots = table.metadata.snapshots if every_snapshot else [head] if head else []
-    return any(manifests_of(table.io, snapshot) for snapshot in snapshots)
+    return any(read_snapshot_manifests(table.io, snapshot) for snapshot in snapshots)
 
 
 def _without_snapshots(table: Table) -> Table:
@@ -112,8 +112,8 @@ def find_metadata_problems(binding: IcebergTableBinding) -> Iterator[str]:
     checked: set[str] = set()
     for snapshot in table.metadata.snapshots:
         try:
-            with lake_metadata(table.location()):
-                for manifest in manifests_of(table.io, snapshot):
+            with translate_metadata_errors(table.location()):
+                for manifest in read_snapshot_manifests(table.io, snapshot):
                     if manifest.manifest_path not in checked:
                         checked.add(manifest.manifest_path)
                         manifest.fetch_manifest_entry(table.io, discard_deleted=False)

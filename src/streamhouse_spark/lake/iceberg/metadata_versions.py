@@ -17,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.lake.metadata_cache import LruCache, RoundCache
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, call_both
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, call_both
 from streamhouse_spark.storage.sequence_search import find_last_result
 
 DROPPED: Final = 10**20 - 1
@@ -38,7 +38,7 @@ class LatestVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class _KnownVersion:
+class _CachedVersion:
     """A version that this process has read, which replaces the hint on a remote store."""
 
     number: int
@@ -47,28 +47,30 @@ class _KnownVersion:
 
 
 round_cache: RoundCache[LatestVersion] = RoundCache()
-_known_versions: LruCache[tuple[str, str], _KnownVersion] = LruCache(1024)
+_known_versions: LruCache[tuple[str, str], _CachedVersion] = LruCache(1024)
 """The latest version that this process has read, by table."""
 
 
-def newest_version(storage: Storage, world: World, key: str, *, from_number: int | None = None) -> LatestVersion | None:
+def find_latest_version(
+    storage: Storage, world: World, key: str, *, from_number: int | None = None
+) -> LatestVersion | None:
     """Return the latest version of a table, even if the hint is wrong, or None without a table.
 
     ``from_number`` is a known version. With it, the hint is not read.
     """
     prefetched = round_cache.get(storage, key)
     if prefetched is not None and (
-        from_number is None or (from_number == prefetched.number and isinstance(storage, ReadsMany))
+        from_number is None or (from_number == prefetched.number and isinstance(storage, SupportsBatchReads))
     ):
         return prefetched
     started_ms = world.clock.boot_ms()
     if from_number is not None:
-        cached: _KnownVersion | None = _KnownVersion(from_number, is_hinted=True)
+        cached: _CachedVersion | None = _CachedVersion(from_number, is_hinted=True)
     elif (cached := _known_versions.get((storage.url, key))) is None:
         cached = _read_hinted(storage, key)
     start = cached.number if cached is not None else 1
     while True:
-        number_and_data, floor = _find_version_and_floor(storage, world, key, start)
+        number_and_data, floor = _find_version_and_watermark(storage, world, key, start)
         if floor == DROPPED or (number_and_data is None and start == max(floor, 1)):
             return None
         if number_and_data is not None and floor <= number_and_data[0]:
@@ -78,21 +80,21 @@ def newest_version(storage: Storage, world: World, key: str, *, from_number: int
             start = max(start, cached.number)
     is_hinted = cached is not None and cached.is_hinted and cached.number == number_and_data[0]
     if from_number is None:
-        _note_version(storage, key, _KnownVersion(number_and_data[0], is_hinted))
+        _note_version(storage, key, _CachedVersion(number_and_data[0], is_hinted))
     newest = LatestVersion(*number_and_data, from_number is None and not is_hinted, started_ms)
     if from_number is None:
         round_cache.put(storage, key, newest)
     return newest
 
 
-def _note_version(storage: Storage, key: str, version: _KnownVersion) -> None:
-    if isinstance(storage, ReadsMany):  # reading the hint is cheap on a local store
+def _note_version(storage: Storage, key: str, version: _CachedVersion) -> None:
+    if isinstance(storage, SupportsBatchReads):  # reading the hint is cheap on a local store
         _known_versions.put((storage.url, key), version)
 
 
-def _read_hinted(storage: Storage, key: str) -> _KnownVersion | None:
+def _read_hinted(storage: Storage, key: str) -> _CachedVersion | None:
     number = parse_version_hint(storage, key)
-    return None if number is None else _KnownVersion(number, is_hinted=True)
+    return None if number is None else _CachedVersion(number, is_hinted=True)
 
 
 def parse_version_hint(storage: Storage, key: str) -> int | None:
@@ -107,7 +109,7 @@ def parse_version_hint(storage: Storage, key: str) -> int | None:
 def put_hint(storage: Storage, key: str, number: int) -> None:
     """Point the hint to a version."""
     storage.put(hint_key(key), str(number).encode())
-    _note_version(storage, key, _KnownVersion(number, is_hinted=True))
+    _note_version(storage, key, _CachedVersion(number, is_hinted=True))
 
 
 def repair_hint(storage: Storage, key: str, number: int) -> None:
@@ -115,15 +117,15 @@ def repair_hint(storage: Storage, key: str, number: int) -> None:
     if (parse_version_hint(storage, key) or 0) < number:
         put_hint(storage, key, number)
     else:
-        _note_version(storage, key, _KnownVersion(number, is_hinted=True))
+        _note_version(storage, key, _CachedVersion(number, is_hinted=True))
 
 
-def newest_floor(storage: Storage, key: str) -> int:
+def find_low_watermark(storage: Storage, key: str) -> int:
     """Return the low watermark, below which all versions are void, or 0."""
     return max((int(name) for name in storage.list_names(floors_prefix(key)) if name.isdigit()), default=0)
 
 
-def _find_version_and_floor(
+def _find_version_and_watermark(
     storage: Storage, world: World, key: str, start: int
 ) -> tuple[tuple[int, bytes] | None, int]:
     """Return version ``start`` or its latest successor, or None if ``start`` is absent, and the low watermark.
@@ -133,14 +135,14 @@ def _find_version_and_floor(
     """
     prefetch = Prefetch(storage)
     if not prefetch.is_useful:
-        return _find_newest_from(prefetch, key, start), newest_floor(storage, key)
+        return _find_newest_from(prefetch, key, start), find_low_watermark(storage, key)
 
     started_ms = world.clock.boot_ms()
     first = [version_key(key, start + step) for step in range(2)]
-    floor, _ = call_both(storage, partial(newest_floor, storage, key), partial(prefetch.expect, first))
+    floor, _ = call_both(storage, partial(find_low_watermark, storage, key), partial(prefetch.expect, first))
     latest = _find_newest_from(prefetch, key, _skip_to_hint(prefetch, key, start))
     if world.clock.boot_ms() - started_ms > FLOOR_CHECK_AFTER_MS:
-        floor = newest_floor(storage, key)
+        floor = find_low_watermark(storage, key)
     return latest, floor
 
 

@@ -39,7 +39,7 @@ from streamhouse_spark.lake.parquet.bucket_writer import write_rows
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
-from streamhouse_spark.lake.parquet.parquet_io import FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import FileAccess, open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, DELETED_KEY, FilesAt, read_deleted_positions
 from streamhouse_spark.lake.parquet.row_positions import read_numbered
 from streamhouse_spark.lake.types import DeletedRows, LakeFile, LakeProjection, LakeSplit, LiveFile, WriteContext
@@ -90,7 +90,7 @@ def write_deletes(
     location = f"{directory}/{bucket:05d}-deletes-{output.ids.new_uuid()}.parquet"
     paths = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(positions), np.int32)), pa.array([file.location]))
     table = pa.Table.from_arrays([paths, pa.array(positions)], schema=_SCHEMA)
-    with parquet_sink(output.files, location) as sink:
+    with open_parquet_sink(output.files, location) as sink:
         with pq.ParquetWriter(sink, _SCHEMA, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=table.num_rows)
             close_with_checksum(writer, sink, {DELETED_KEY: str(len(positions))})
@@ -109,7 +109,7 @@ def write_deletes(
     )
 
 
-def has_own_name(location: str) -> bool:
+def is_own_delete_file(location: str) -> bool:
     """Return whether `write_deletes` gives such a name to a position delete file."""
     return _NAME.search(location) is not None
 
@@ -134,7 +134,7 @@ class KeyIndexProbe:
     values: pa.Array
 
 
-def best_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
+def choose_probe(columns: Sequence[pa.Array]) -> KeyIndexProbe | None:
     """Return the most selective column of these keys, or None if no column helps.
 
     Excludes floating-point columns, because zeros of both signs, and all NaNs, are equal keys but different values.
@@ -241,13 +241,13 @@ def describe_live_file(task: FileScanTask, table: Table, key_ids: Sequence[int])
     )
 
 
-def row_deletes_of(delete: DataFile) -> str | None:
+def find_data_file_of_deletes(delete: DataFile) -> str | None:
     """Return the data file of a position delete file of the package, or None for another engine's file."""
     location = (delete.lower_bounds or {}).get(PATH_ID, b"").decode()
-    return location if has_own_name(delete.file_path) and is_only_of(delete, location) else None
+    return location if is_own_delete_file(delete.file_path) and is_only_of(delete, location) else None
 
 
-class KeyedFilter:
+class KeyFileFilter:
     """A filter of data files by the keys of a changelog range."""
 
     def __init__(self, file_spec: IcebergFileSpec, schema: TableSchema, primary_key: Sequence[str]) -> None:
@@ -277,7 +277,9 @@ class KeyedFilter:
 
     def probe(self) -> KeyIndexProbe | None:
         """Return the most selective column of the collected keys, or None."""
-        return best_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
+        return (
+            choose_probe([pa.concat_arrays(values) for values in self._key_values]) if all(self._key_values) else None
+        )
 
     def may_contain_keys(self, file: LiveFile, keys: KeySet) -> bool:
         """Return False only if no row of the file has one of the keys, which must be the collected ones."""
@@ -328,7 +330,7 @@ def write_changes(
     range and the positions that it deletes.
     """
     spec = IcebergFileSpec.from_json(context.lake)
-    chosen = KeyedFilter(spec, context.schema, context.primary_key)
+    chosen = KeyFileFilter(spec, context.schema, context.primary_key)
     tail = MergedChangelog.of(
         _collect_keys(changes, context.schema.arrow, chosen), context.schema.arrow, context.key_indexes, sort=True
     )
@@ -366,7 +368,7 @@ def key_projection(context: WriteContext, spec: IcebergFileSpec) -> LakeProjecti
 
 
 def _collect_keys(
-    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyedFilter
+    changes: Iterable[pa.RecordBatch], schema: pa.Schema, chosen: KeyFileFilter
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes without update-before rows, and add their keys to the filter."""
     with_change = pa.schema([pa.field("change", pa.int8()), *schema])

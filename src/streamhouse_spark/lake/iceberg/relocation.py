@@ -18,23 +18,23 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.iceberg.catalog import FileCatalog
 from streamhouse_spark.lake.iceberg.clone import shared_locations
 from streamhouse_spark.lake.iceberg.expiry import list_files
 from streamhouse_spark.lake.iceberg.file_io import (
-    Move,
-    lake_metadata,
+    PathRebase,
     rewrite_metadata_paths,
     rewrite_record_paths,
     translate_commit_errors,
+    translate_metadata_errors,
 )
 from streamhouse_spark.lake.iceberg.position_deletes import DELETES_WRITER_OPTIONS
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum, read_checked_footer
-from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import StorageFiles, open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 
@@ -53,13 +53,13 @@ class IcebergRelocation:
         """Return the root in the metadata, or None if it is the opened root."""
         roots: list[str] = []
 
-        def look(_: TableMetadata, move: Move | None) -> None:
+        def look(_: TableMetadata, move: PathRebase | None) -> None:
             roots.extend([move.recorded_root] if move is not None else [])
 
         self._relocate(look)
         return roots[0] if roots else None
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         """Return the keys of all files that snapshots need. Raises `SnapshotExpiredError` if metadata is missing."""
         table = self._binding.find()
         if table is None:
@@ -74,7 +74,7 @@ class IcebergRelocation:
         Raises `CommitConflictError`, `CommitStateUnknownError`, `CorruptDataError`.
         """
 
-        def rewritten(metadata: TableMetadata, move: Move | None) -> TableMetadata | None:
+        def rewritten(metadata: TableMetadata, move: PathRebase | None) -> TableMetadata | None:
             owner = metadata.properties.get(TABLE_UUID_PROPERTY)
             if owner not in (self._binding.spec.table_uuid, new_uuid):
                 return None  # another table owns it
@@ -113,7 +113,7 @@ def _with_owner(metadata: TableMetadata, old_uuid: str, new_uuid: str, world: Wo
 class _MetadataFiles:
     """Rewrites the metadata files of all snapshots, each once."""
 
-    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: Move) -> None:
+    def __init__(self, binding: IcebergTableBinding, metadata: TableMetadata, move: PathRebase) -> None:
         self._binding = binding
         self._metadata = metadata
         self._move = move
@@ -123,7 +123,7 @@ class _MetadataFiles:
         self.num_written = 0
 
     def rewrite(self) -> TableMetadata:
-        with lake_metadata(self._metadata.location):
+        with translate_metadata_errors(self._metadata.location):
             snapshots = [self._snapshot(snapshot) for snapshot in self._metadata.snapshots]
         moved = rewrite_metadata_paths(self._metadata, self._move)
         return moved.model_copy(update={"snapshots": snapshots, "metadata_log": []})
@@ -185,7 +185,7 @@ class _MetadataFiles:
         return location, len(data)
 
     def _new_name(self, location: str) -> str:
-        stem, dot, kind = plain_location(location).rpartition(".")
+        stem, dot, kind = canonical_location(location).rpartition(".")
         key, own = self._files.key_of(stem), self._binding.spec.location
         if key.startswith(tuple(f"{other}/" for other in shared_locations(self._metadata.properties))):
             folder = "data" if kind == "parquet" else "metadata"  # a clone writes below its own location
@@ -198,7 +198,7 @@ def _null_value(optional: Any) -> Any:
     return (0, None) if isinstance(optional, tuple) and isinstance(optional[1], list) else optional
 
 
-def _rename_data_files(files: StorageFiles, where: str, location: str, move: Move) -> tuple[str, int]:
+def _rename_data_files(files: StorageFiles, where: str, location: str, move: PathRebase) -> tuple[str, int]:
     source = files.open_input(where)
     try:
         with pq.ParquetFile(
@@ -218,7 +218,7 @@ def _rename_data_files(files: StorageFiles, where: str, location: str, move: Mov
     )
     field = table.schema.field(index)
     table = table.set_column(index, pa.field(field.name, moved.type, field.nullable, field.metadata), moved)
-    with parquet_sink(files, location) as sink:
+    with open_parquet_sink(files, location) as sink:
         with pq.ParquetWriter(sink, table.schema, **DELETES_WRITER_OPTIONS) as writer:
             writer.write_table(table, row_group_size=max(table.num_rows, 1))
             close_with_checksum(writer, sink, {} if written is None else {DELETED_KEY: written.decode()})

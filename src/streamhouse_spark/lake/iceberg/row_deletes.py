@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Snapshot
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import prefetch_files, read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import describe_live_file, write_deletes
 from streamhouse_spark.lake.iceberg.scan import own_projection, plan_tasks, require_snapshot
@@ -23,7 +23,7 @@ from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
 from streamhouse_spark.lake.iceberg.tiering_commit import plan_data_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess, StorageFiles
-from streamhouse_spark.lake.parquet.reader import Positions, read_deleted_positions, read_offset_file
+from streamhouse_spark.lake.parquet.reader import Positions, read_deleted_positions, read_file_offsets
 from streamhouse_spark.lake.row_deletes import SnapshotFiles, find_deleted_positions, require_applied
 from streamhouse_spark.lake.types import (
     LakeFile,
@@ -60,7 +60,7 @@ def write_row_deletes(
     written: list[LakeFile] = []
     for file in _candidate_files(binding, context, rows, added, with_older=with_older):
         access = binding.files_at(file.location)
-        own = read_offset_file(access, file.location, binding.spec.writers)
+        own = read_file_offsets(access, file.location, binding.spec.writers)
         if own is None:
             foreign = file.location
             continue
@@ -168,8 +168,8 @@ def list_data_files(binding: IcebergTableBinding, snapshot_id: int) -> Sequence[
     """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
     table = binding.require()
     snapshot = require_snapshot(table.metadata, snapshot_id)
-    with lake_metadata(table.location()):
-        expect(table.io, [(snapshot.manifest_list, 0)])
-        manifests = [m for m in manifests_of(table.io, snapshot) if m.content == ManifestContent.DATA]
-        expect(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+    with translate_metadata_errors(table.location()):
+        prefetch_files(table.io, [(snapshot.manifest_list, 0)])
+        manifests = [m for m in read_snapshot_manifests(table.io, snapshot) if m.content == ManifestContent.DATA]
+        prefetch_files(table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
         return sorted(e.data_file.file_path for m in manifests for e in m.fetch_manifest_entry(table.io))

@@ -23,9 +23,9 @@ from streamhouse_spark.core.concurrency import cached_property
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, LakeMismatchError, SnapshotExpiredError, count_of
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, constant_bounds, may_match
-from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
-from streamhouse_spark.lake.iceberg.file_io import expect, lake_metadata, manifests_of
+from streamhouse_spark.lake.iceberg.file_io import prefetch_files, read_snapshot_manifests, translate_metadata_errors
 from streamhouse_spark.lake.iceberg.schema import (
     PATH_ID,
     bucket_of,
@@ -33,8 +33,8 @@ from streamhouse_spark.lake.iceberg.schema import (
     is_stored_as,
     lake_schema,
     nested_field_finder,
-    plain_type,
     to_own_field,
+    type_without_ids,
 )
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
@@ -176,7 +176,7 @@ def snapshot_schema(metadata: TableMetadata, snapshot: Snapshot) -> Schema:
 
 
 def projection(
-    lake: Schema, mapping: ColumnMap, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
+    lake: Schema, mapping: ColumnMapping, table: TableSchema, columns: Sequence[str] | None, schema: TableSchema | None
 ) -> LakeProjection:
     """Return the projection of the lake's columns to the table's. See `projection_of`."""
     return projection_of(
@@ -224,16 +224,16 @@ def plan_tasks(table: Table, snapshot: Snapshot, chosen: PartitionFilter | None 
         return chosen is None or chosen.test(file)
 
     planner = ManifestGroupPlanner(table.metadata, table.io, AlwaysTrue(), case_sensitive=False)
-    with lake_metadata(table.location()):
-        expect(table.io, [(snapshot.manifest_list, 0)])
-        manifests = manifests_of(table.io, snapshot)
+    with translate_metadata_errors(table.location()):
+        prefetch_files(table.io, [(snapshot.manifest_list, 0)])
+        manifests = read_snapshot_manifests(table.io, snapshot)
         data = [
             m
             for m in manifests
             if m.content == ManifestContent.DATA and (chosen is None or chosen.may_match_manifest(m))
         ]
         deletes = [m for m in manifests if m.content != ManifestContent.DATA] if data else []
-        expect(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
+        prefetch_files(table.io, ((m.manifest_path, m.manifest_length) for m in (*data, *deletes)))
         try:
             tasks = list(planner.plan_files([*data, *deletes], is_in_scan))
         except ValueError as error:
@@ -387,7 +387,7 @@ def _is_same(field: ice.NestedField, field_id: int | None, name: str, arrow: Any
     if field.name.casefold() != name.casefold() and field.field_id != field_id:
         return True
     is_column = field.name == name and field.field_id == field_id
-    return is_column and "fixed" not in plain_type(field.field_type) and is_stored_as(arrow, field.field_type)
+    return is_column and "fixed" not in type_without_ids(field.field_type) and is_stored_as(arrow, field.field_type)
 
 
 def snapshot(binding: IcebergTableBinding, metadata: TableMetadata, snapshot_id: int) -> LakeSnapshot:

@@ -155,7 +155,7 @@ def lake_schema(schema: Schema) -> TableSchema:
 
 def is_stored_as(arrow: pa.DataType, field_type: ice.IcebergType) -> bool:
     """Return whether the lake stores a column of the Arrow type as this type. It stores tinyint and smallint as int."""
-    return plain_type(iceberg_type(arrow, itertools.count())) == plain_type(field_type)
+    return type_without_ids(iceberg_type(arrow, itertools.count())) == type_without_ids(field_type)
 
 
 def _canonical_type(field_type: ice.IcebergType, column: str) -> pa.DataType:
@@ -334,9 +334,9 @@ def find_differences(
         if field is None:
             problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
-        if plain_type(field.field_type) != plain_type(expected):
+        if type_without_ids(field.field_type) != type_without_ids(expected):
             problems.append(
-                f"column '{column.name}' is {plain_type(field.field_type)}, expected {plain_type(expected)}"
+                f"column '{column.name}' is {type_without_ids(field.field_type)}, expected {type_without_ids(expected)}"
             )
         if field.required and column.nullable:
             problems.append(f"column '{column.name}' is required, expected optional")
@@ -349,13 +349,13 @@ def find_differences(
     return problems
 
 
-def plain_type(field_type: ice.IcebergType) -> str:
+def type_without_ids(field_type: ice.IcebergType) -> str:
     """Return the type without field ids."""
     match field_type:
         case ice.ListType():
-            return f"list<{plain_type(field_type.element_type)}>"
+            return f"list<{type_without_ids(field_type.element_type)}>"
         case ice.MapType():
-            return f"map<{plain_type(field_type.key_type)}, {plain_type(field_type.value_type)}>"
+            return f"map<{type_without_ids(field_type.key_type)}, {type_without_ids(field_type.value_type)}>"
         case ice.StructType():
-            return f"struct<{', '.join(f'{f.name}: {plain_type(f.field_type)}' for f in field_type.fields)}>"
+            return f"struct<{', '.join(f'{f.name}: {type_without_ids(f.field_type)}' for f in field_type.fields)}>"
     return str(field_type)

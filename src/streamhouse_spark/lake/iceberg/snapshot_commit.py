@@ -53,7 +53,12 @@ from pyiceberg.typedef import Identifier
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CommitStateUnknownError, CorruptDataError, StreamhouseError
-from streamhouse_spark.lake.iceberg.file_io import StorageFileIO, expect, manifests_of, translate_catalog_errors
+from streamhouse_spark.lake.iceberg.file_io import (
+    StorageFileIO,
+    prefetch_files,
+    read_snapshot_manifests,
+    translate_catalog_errors,
+)
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.schema import PartitionPaths, partition_record
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, find_commit, own_offsets
@@ -82,7 +87,7 @@ ATTEMPTS_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SnapshotUpdate:
     """A change of the snapshot that is current at the commit."""
 
     operation: Operation
@@ -109,7 +114,7 @@ class Change:
 class SnapshotBuilder:
     """Writes the manifests and the manifest list of one attempt."""
 
-    def __init__(self, table: Table, change: Change, commit_uuid: str, attempt: int, world: World) -> None:
+    def __init__(self, table: Table, change: SnapshotUpdate, commit_uuid: str, attempt: int, world: World) -> None:
         self._table = table
         self._metadata = table.metadata
         self._parent = table.metadata.current_snapshot()
@@ -161,7 +166,7 @@ class SnapshotBuilder:
 
     def _manifests(self) -> tuple[list[ManifestFile], list[DataFile]]:
         """Return the new snapshot's manifests, and the removed files."""
-        parents = manifests_of(self._table.io, self._parent) if self._parent else []
+        parents = read_snapshot_manifests(self._table.io, self._parent) if self._parent else []
         parents = [m for m in parents if m.has_added_files() or m.has_existing_files()]
         if self._change.removes_all:
             emptied, removed = self._delete_all(parents)
@@ -191,7 +196,7 @@ class SnapshotBuilder:
                 snapshot_id=self._snapshot_id,
                 sequence_number=None,
                 file_sequence_number=None,
-                data_file=data_file(file, self._metadata),
+                data_file=to_data_file(file, self._metadata),
             )
             by_spec.setdefault(file.spec_id, []).append(entry)
         return [self._write_manifest(content, spec_id, entries) for spec_id, entries in by_spec.items()]
@@ -290,7 +295,7 @@ class SnapshotBuilder:
         return self._write_manifest(content, manifests[0].partition_spec_id, entries)
 
     def _expect(self, manifests: Iterable[ManifestFile]) -> None:
-        expect(self._table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
+        prefetch_files(self._table.io, ((m.manifest_path, m.manifest_length) for m in manifests))
 
     def _write_manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
         location = self._location(f"{self._name}-m{self._num_manifests}.avro")
@@ -319,7 +324,7 @@ class SnapshotBuilder:
         schema, specs = self._metadata.schema(), self._metadata.specs()
         paths = {spec_id: cast("PartitionSpec", PartitionPaths(spec)) for spec_id, spec in specs.items()}
         for file in self._change.added:
-            collector.add_file(data_file(file, self._metadata), schema, paths[file.spec_id])
+            collector.add_file(to_data_file(file, self._metadata), schema, paths[file.spec_id])
         for data in removed:
             collector.remove_file(data, schema, paths[data.spec_id])
         properties = {
@@ -390,7 +395,7 @@ def _manifest_entry(entry: ManifestEntry, status: ManifestEntryStatus, snapshot_
     )
 
 
-def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
+def to_data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     """Return Iceberg's description of a file that a task wrote."""
     spec = metadata.specs()[file.spec_id]
     fields: dict[str, Any] = {
@@ -411,7 +416,7 @@ def data_file(file: LakeFile, metadata: TableMetadata) -> DataFile:
     return data
 
 
-Validation = Callable[[TableMetadata], Change]
+Validation = Callable[[TableMetadata], SnapshotUpdate]
 """Validates a change against this metadata and returns the change, or raises an error."""
 
 
@@ -425,13 +430,15 @@ def commit_snapshot(binding: IcebergTableBinding, validate: Validation) -> LakeS
         binding.world.wait_to_retry(attempt)
         round_cache.forget()
         with round_cache.open():
-            snapshot = _attempt(binding, validate, commit_uuid, attempt)
+            snapshot = _attempt_commit(binding, validate, commit_uuid, attempt)
         if snapshot is not None:
             return describe_snapshot(snapshot, own_offsets(snapshot, binding.spec.table_uuid, name))
     raise CommitConflictError(f"lake table {name}: {ATTEMPTS_MAX} attempts conflicted with other writers; retry later")
 
 
-def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int) -> Snapshot | None:
+def _attempt_commit(
+    binding: IcebergTableBinding, validate: Validation, commit_uuid: str, attempt: int
+) -> Snapshot | None:
     """Attempt the commit on the loaded version. Return the snapshot, or None if another writer won."""
     catalog, identifier = binding.catalog, binding.identifier
     with translate_catalog_errors(f"{'.'.join(identifier)} was loaded"):
@@ -459,7 +466,7 @@ def _attempt(binding: IcebergTableBinding, validate: Validation, commit_uuid: st
     return snapshot
 
 
-def _validate_change(table: Table, validate: Validation) -> Change:
+def _validate_change(table: Table, validate: Validation) -> SnapshotUpdate:
     """Return the validated change. Prefetches the current snapshot's manifest list, which the new one extends."""
     head = table.metadata.current_snapshot()
     if head is None or not isinstance(table.io, StorageFileIO):

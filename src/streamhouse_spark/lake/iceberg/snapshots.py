@@ -35,7 +35,7 @@ _DAMAGE: Final = (ValueError, TypeError, LookupError, AttributeError, RecursionE
 _parsed: LruCache[bytes, ParsedSnapshots] = LruCache(8)
 
 
-class AnySnapshot(Protocol):
+class SnapshotLike(Protocol):
     """A snapshot, parsed here or by the library."""
 
     @property
@@ -54,18 +54,18 @@ class AnySnapshot(Protocol):
     def summary(self) -> Mapping[str, Any] | None: ...
 
 
-class AnyRef(Protocol):
+class RefLike(Protocol):
     """A tag or branch, parsed here or by the library."""
 
     @property
     def snapshot_id(self) -> int: ...
 
 
-SnapshotT = TypeVar("SnapshotT", bound=AnySnapshot)
-AnySnapshot_co = TypeVar("AnySnapshot_co", bound=AnySnapshot, covariant=True)
+SnapshotT = TypeVar("SnapshotT", bound=SnapshotLike)
+AnySnapshot_co = TypeVar("AnySnapshot_co", bound=SnapshotLike, covariant=True)
 
 
-class AnySnapshots(Protocol[AnySnapshot_co]):
+class SnapshotsLike(Protocol[AnySnapshot_co]):
     """Metadata with its snapshots, parsed here or by the library."""
 
     @property
@@ -78,7 +78,7 @@ class AnySnapshots(Protocol[AnySnapshot_co]):
     def snapshots(self) -> Sequence[AnySnapshot_co]: ...
 
     @property
-    def refs(self) -> Mapping[str, AnyRef]: ...
+    def refs(self) -> Mapping[str, RefLike]: ...
 
     @property
     def current_snapshot_id(self) -> int | None: ...
@@ -90,7 +90,7 @@ class AnySnapshots(Protocol[AnySnapshot_co]):
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshot:
-    """An `AnySnapshot`, parsed here."""
+    """An `SnapshotLike`, parsed here."""
 
     snapshot_id: int
     parent_snapshot_id: int | None
@@ -101,14 +101,14 @@ class ParsedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ParsedRef:
-    """An `AnyRef`, parsed here."""
+    """An `RefLike`, parsed here."""
 
     snapshot_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSnapshots:
-    """`AnySnapshots`, parsed here."""
+    """`SnapshotsLike`, parsed here."""
 
     location: str
     properties: Mapping[str, str]
@@ -181,7 +181,7 @@ def _parse_texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: _parse_text(value) for name, value in values.items()}
 
 
-def offsets_at(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT, table_uuid: str) -> LakeOffsets | None:
+def offsets_at(metadata: SnapshotsLike[SnapshotT], snapshot: SnapshotT, table_uuid: str) -> LakeOffsets | None:
     """Return the offsets of a snapshot: its own, or those of the nearest ancestor with offsets."""
     for ancestor in iter_ancestor_snapshots(metadata, snapshot):
         offsets = own_offsets(ancestor, table_uuid, metadata.location)
@@ -190,7 +190,7 @@ def offsets_at(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT, table_uui
     return None
 
 
-def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> LakeOffsets | None:
+def newest_offsets(metadata: SnapshotsLike[SnapshotLike], table_uuid: str) -> LakeOffsets | None:
     """Return the offsets of the current snapshot, or None if the table never had any.
 
     Raises `LakeRolledBackError` if the tagged snapshot has later offsets than the current one.
@@ -217,7 +217,7 @@ def newest_offsets(metadata: AnySnapshots[AnySnapshot], table_uuid: str) -> Lake
     )
 
 
-def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: SnapshotT) -> Iterator[SnapshotT]:
+def iter_ancestor_snapshots(metadata: SnapshotsLike[SnapshotT], snapshot: SnapshotT) -> Iterator[SnapshotT]:
     """Yield the snapshot and its retained ancestors, latest first."""
     by_id = {s.snapshot_id: s for s in metadata.snapshots}
     current: SnapshotT | None = snapshot
@@ -227,7 +227,7 @@ def iter_ancestor_snapshots(metadata: AnySnapshots[SnapshotT], snapshot: Snapsho
         current = by_id.get(parent) if parent is not None else None
 
 
-def retains_external_files(metadata: AnySnapshots[AnySnapshot], older: int, newer: int) -> bool:
+def retains_external_files(metadata: SnapshotsLike[SnapshotLike], older: int, newer: int) -> bool:
     """Return whether snapshot ``newer`` provably retains other engines' files of its ancestor ``older`` unchanged.
 
     That is so if every commit after ``older`` is this package's, and removed no file or rewrote only the package's
@@ -260,16 +260,16 @@ def find_commit(metadata: TableMetadata, commit_uuid: str) -> Snapshot | None:
     return next((s for s in chain if s.summary and s.summary.get(COMMIT_PROPERTY) == commit_uuid), None)
 
 
-def _snapshot_of_tag(metadata: AnySnapshots[AnySnapshot]) -> AnySnapshot | None:
+def _snapshot_of_tag(metadata: SnapshotsLike[SnapshotLike]) -> SnapshotLike | None:
     ref = metadata.refs.get(COMMIT_USER)
     return metadata.snapshot_by_id(ref.snapshot_id) if ref is not None else None
 
 
-def _sequence_number(snapshot: AnySnapshot) -> int:
+def _sequence_number(snapshot: SnapshotLike) -> int:
     return snapshot.sequence_number or 0
 
 
-def own_offsets(snapshot: AnySnapshot, table_uuid: str, location: str) -> LakeOffsets | None:
+def own_offsets(snapshot: SnapshotLike, table_uuid: str, location: str) -> LakeOffsets | None:
     """Return the offsets in the snapshot's own summary."""
     text = snapshot.summary.get(OFFSETS_PROPERTY) if snapshot.summary else None
     return None if text is None else parse_offsets(text, table_uuid, snapshot.snapshot_id, location)
@@ -289,6 +289,6 @@ def log_time_ms(metadata: TableMetadata, entry: SnapshotLogEntry) -> int:
     return own_time_ms(snapshot)
 
 
-def describe_snapshot(snapshot: AnySnapshot, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
+def describe_snapshot(snapshot: SnapshotLike, lake_offsets: LakeOffsets | None) -> LakeSnapshot:
     """Return the snapshot with its offsets."""
     return make_lake_snapshot(snapshot.snapshot_id, snapshot.timestamp_ms, lake_offsets)

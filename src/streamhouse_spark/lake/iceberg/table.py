@@ -15,7 +15,7 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import OffsetsTrimmedError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.lake.base import LakeTable, RewritableFiles
+from streamhouse_spark.lake.base import LakeTable, SupportsFileRewrite
 from streamhouse_spark.lake.iceberg.metadata_versions import round_cache
 from streamhouse_spark.lake.iceberg.snapshots import (
     describe_snapshot,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from streamhouse_spark.log.state import TableState
 
 
-class IcebergLake(LakeTable, RewritableFiles):
+class IcebergLake(LakeTable, SupportsFileRewrite):
     """The `LakeTable` of Iceberg."""
 
     binding: IcebergTableBinding
@@ -97,7 +97,7 @@ class IcebergLake(LakeTable, RewritableFiles):
     def validators(self) -> LakeValidators | None:
         return self.binding.validators()
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         file = self.binding.newest_file()
         return None if file is None else LakeVersion(file[0], self.digest_of(file[1]), file[2])
 
@@ -166,10 +166,10 @@ class IcebergLake(LakeTable, RewritableFiles):
     # -- clones ---------------------------------------------------------------------------------------------------
 
     def require_clonable(self) -> None:
-        from streamhouse_spark.lake.iceberg.clone import require_files
+        from streamhouse_spark.lake.iceberg.clone import require_file_catalog
 
         self.binding.require_home("cloning the lake table")
-        require_files(self.binding)
+        require_file_catalog(self.binding)
 
     def clone(self, state: TableState, snapshot_id: int) -> None:
         from streamhouse_spark.lake.iceberg.clone import clone

@@ -10,16 +10,16 @@ from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.warehouse_layout import LAKE_PREFIX, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError
 from streamhouse_spark.lake.base import LakeTableBinding
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, map_by_name
+from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMapping, map_by_name
 from streamhouse_spark.lake.file_access import CATALOG_SETTINGS, catalog_properties
 from streamhouse_spark.lake.iceberg.metadata_versions import (
     DROPPED,
+    find_latest_version,
     floor_key,
-    newest_version,
     parse_version_hint,
     version_key,
 )
-from streamhouse_spark.lake.iceberg.snapshots import AnySnapshot, AnySnapshots, read_snapshots
+from streamhouse_spark.lake.iceberg.snapshots import SnapshotLike, SnapshotsLike, read_snapshots
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY
 from streamhouse_spark.lake.table_spec import TARGET_FILE_BYTES, LakeTableSpec
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.typedef import Identifier
 
-    from streamhouse_spark.lake.iceberg.evolution import Evolved
+    from streamhouse_spark.lake.iceberg.evolution import SchemaUpdate
 
 ATTEMPTS_MAX = 5
 
@@ -74,7 +74,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def owner_of(self, table: Table) -> str | None:
         return table.properties.get(TABLE_UUID_PROPERTY)
 
-    def columns_of(self, table: Table) -> ColumnMap:
+    def columns_of(self, table: Table) -> ColumnMapping:
         from streamhouse_spark.lake.iceberg.evolution import iceberg_columns
 
         return iceberg_columns(table.metadata, self.spec)
@@ -134,16 +134,16 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
             "catalog without its files; purge it there, or create the table with another name"
         )
 
-    def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> Evolved:
+    def _evolve(self, metadata: TableMetadata, *, is_own: bool) -> SchemaUpdate:
         """Return the evolved schema. A table to adopt must already have the columns."""
-        from streamhouse_spark.lake.iceberg.evolution import Evolved, evolve_lake
+        from streamhouse_spark.lake.iceberg.evolution import SchemaUpdate, evolve_lake
         from streamhouse_spark.lake.iceberg.schema import nested_field_finder
 
         if is_own:
             return evolve_lake(metadata, self.spec)
         fields = [(field.field_id, field.name) for field in metadata.schema().fields]
         columns = map_by_name(fields, self.spec.schema, self.spec.schema_id, nested_field_finder(metadata.schema()))
-        return Evolved(metadata.schema(), columns, (), metadata.spec())
+        return SchemaUpdate(metadata.schema(), columns, (), metadata.spec())
 
     def _identity(self, schema: Schema) -> dict[str, str]:
         """Return the properties that identify the owner of the lake table, with its column map."""
@@ -154,7 +154,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         return {TABLE_UUID_PROPERTY: self.spec.table_uuid, COLUMNS_PROPERTY: columns.to_text(self.spec.table_uuid)}
 
     def _adopt(self, table: Table) -> None:
-        from streamhouse_spark.lake.iceberg.file_io import manifests_of, translate_commit_errors
+        from streamhouse_spark.lake.iceberg.file_io import read_snapshot_manifests, translate_commit_errors
 
         owner = table.properties.get(TABLE_UUID_PROPERTY)
         if owner == self.spec.table_uuid:
@@ -162,7 +162,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         if owner is not None:
             raise self._external_table_error(table.location(), owner)
         head = table.metadata.current_snapshot()
-        manifests = manifests_of(table.io, head) if head is not None else []
+        manifests = read_snapshot_manifests(table.io, head) if head is not None else []
         if any(m.has_added_files() or m.has_existing_files() for m in manifests):
             raise LakeMismatchError(
                 f"the Iceberg table at {table.location()} has rows that {self.spec.path} does not have; "
@@ -189,7 +189,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         with suppress(NoSuchTableError), translate_commit_errors(f"dropping lake table {'.'.join(self.identifier)}"):
             drop(self.identifier)
 
-    def require_owner(self, metadata: AnySnapshots[AnySnapshot]) -> None:
+    def require_owner(self, metadata: SnapshotsLike[SnapshotLike]) -> None:
         """Raise `LakeMismatchError` if another table owns the lake table."""
         owner = metadata.properties.get(TABLE_UUID_PROPERTY)
         if owner != self.spec.table_uuid:
@@ -256,11 +256,11 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         except NoSuchTableError:
             return None
 
-    def snapshots(self) -> AnySnapshots[AnySnapshot] | None:
+    def snapshots(self) -> SnapshotsLike[SnapshotLike] | None:
         """Return the snapshots of the latest state, or None if the table is absent. Raises the errors of `load`."""
         key = self._key
         if key is not None:
-            version = newest_version(self.storage, self.world, key)
+            version = find_latest_version(self.storage, self.world, key)
             if version is None:
                 return None
             snapshots = read_snapshots(version.data)
@@ -273,7 +273,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def validators(self) -> LakeValidators | None:
         """Return the objects whose changes reveal the next change, or None without such objects or a lake table."""
         key = self._key
-        version = None if key is None else newest_version(self.storage, self.world, key)
+        version = None if key is None else find_latest_version(self.storage, self.world, key)
         if key is None or version is None:
             return None
         absent = version_key(key, version.number + 1), floor_key(key, DROPPED)
@@ -282,7 +282,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
     def newest_file(self) -> tuple[str, bytes, str] | None:
         """Return key and bytes of the latest version, and the key of the next version. None without a lake table."""
         key = self._key
-        version = None if key is None else newest_version(self.storage, self.world, key)
+        version = None if key is None else find_latest_version(self.storage, self.world, key)
         if key is None or version is None:
             return None
         return version_key(key, version.number), version.data, version_key(key, version.number + 1)
@@ -295,7 +295,7 @@ class IcebergTableBinding(LakeTableBinding["Table"]):
         key = self._key
         if key is None:
             return f"table {'.'.join(self.identifier)} of the Iceberg catalog" if self.find() is None else None
-        version = newest_version(self.storage, self.world, key)
+        version = find_latest_version(self.storage, self.world, key)
         hint = parse_version_hint(self.storage, key) or 1
         if version is None:
             return f"lake file {version_key(key, hint)}"

@@ -12,10 +12,10 @@ from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.iceberg.evolution import require_lake_migrated
 from streamhouse_spark.lake.iceberg.file_spec import IcebergFileSpec
 from streamhouse_spark.lake.iceberg.position_deletes import find_live_files
-from streamhouse_spark.lake.iceberg.snapshot_commit import Change, commit_snapshot, not_before_ms
+from streamhouse_spark.lake.iceberg.snapshot_commit import SnapshotUpdate, commit_snapshot, not_before_ms
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
-from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, same_offsets
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LiveFile, WriteContext, has_same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 
@@ -59,8 +59,8 @@ def commit_round(
     binding: IcebergTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round. See `LakeTable.commit`."""
-    is_truncated = not same_offsets(expected.starts, new.starts)
-    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+    is_truncated = not has_same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and has_same_offsets(expected.ends, new.ends):
         return None
     is_keyed = bool(binding.spec.primary_key)
     if not is_keyed:
@@ -71,9 +71,9 @@ def commit_round(
     replaced = {location for file in files if file.deletes for location in file.deletes.replaces}
     file_spec = IcebergFileSpec.from_json(context.lake)
 
-    def validated(metadata: TableMetadata) -> Change:
+    def validated(metadata: TableMetadata) -> SnapshotUpdate:
         binding.require_owner(metadata)
-        require_shape(metadata, file_spec)
+        require_committable(metadata, file_spec)
         offsets = newest_offsets(metadata, binding.spec.table_uuid)
         require_offsets(metadata.location, offsets, expected)
         moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
@@ -83,9 +83,9 @@ def commit_round(
         require_written(binding, metadata, files, file_spec)
         if not is_truncated or metadata.current_snapshot() is None:
             operation = Operation.OVERWRITE if has_deletes else Operation.APPEND
-            return Change(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
+            return SnapshotUpdate(operation, added=files, removed_deletes=sorted(replaced), summary=summary)
         operation = Operation.OVERWRITE if files else Operation.DELETE
-        return Change(operation, added=files, removes_all=True, summary=summary)
+        return SnapshotUpdate(operation, added=files, removes_all=True, summary=summary)
 
     return commit_snapshot(binding, validated)
 
@@ -99,7 +99,7 @@ def require_snapshot_as_planned(metadata: TableMetadata, planned: int | None) ->
         )
 
 
-def require_shape(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
+def require_committable(metadata: TableMetadata, file_spec: IcebergFileSpec) -> None:
     current = (metadata.current_schema_id, metadata.default_spec_id)
     planned = (file_spec.schema.schema_id, file_spec.spec.spec_id)
     if current != planned or metadata.schema() != file_spec.schema or metadata.spec() != file_spec.spec:

@@ -90,7 +90,7 @@ class VirtualTable(IcebergLake):
         binding.create_or_evolve()
         return binding.require().metadata
 
-    def document(self) -> IcebergMetadata:
+    def metadata(self) -> IcebergMetadata:
         """Return the latest version."""
         table = self.binding.require()
         since = int(table.metadata.properties.get(VIRTUAL_PROPERTY, "0"))

@@ -7,7 +7,7 @@ not the claim's, or the owner changed. An empty snapshot after it prevents write
 crash in between leaves a lake that is claimed by a table without a name.
 
 Sequence numbers of the rows need no stored state: each round starts after the largest live one
-(`merge_tree.sequence_shifts`).
+(`merge_tree.sequence_offset_gaps`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, cou
 from streamhouse_spark.lake.base import UNKNOWN_COLUMNS, AdoptionCandidate, LakeAdoption
 from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, map_by_name
 from streamhouse_spark.lake.paimon.evolution import add_external_nested_ids
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import projection, scan_files
 from streamhouse_spark.lake.paimon.schema import (
@@ -39,11 +39,11 @@ from streamhouse_spark.lake.paimon.schema import (
     find_differences,
     lake_schema,
 )
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.paimon.snapshots import TAG_PREFIX, consumer_text
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
-from streamhouse_spark.lake.paimon.tiering_commit import seal_snapshot
-from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+from streamhouse_spark.lake.paimon.tiering_commit import make_snapshot_durable
+from streamhouse_spark.lake.parquet.merge_on_read import SequenceMergedFiles
 from streamhouse_spark.lake.parquet.reader import read_split
 from streamhouse_spark.lake.snapshot_properties import TABLE_UUID_PROPERTY, LakeOffsets
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -84,7 +84,7 @@ class PaimonAdoption(LakeAdoption):
         _require_no_problems(
             table, [*layout.problems, *find_option_problems(table.schema), *find_differences(claimed, spec)]
         )
-        entries = MetadataReader(table, PaimonFiles(opened.files)).live_entries(table.snapshot)
+        entries = MetadataReader(table, StorageFileIO(opened.files)).live_entries(table.snapshot)
         _require_no_problems(table, _find_file_problems(table, entries, layout))
         return AdoptionCandidate(
             location=table.location,
@@ -132,7 +132,7 @@ class PaimonAdoption(LakeAdoption):
                 if split.merge is None:
                     batches += read_split(files, split, table_projection)
                     continue
-                newest = NewestRows(files, split.merge, table_projection)
+                newest = SequenceMergedFiles(files, split.merge, table_projection)
                 batches += [rows.select(list(range(len(table_projection.schema.columns)))) for rows in newest.batches()]
                 _require_distinct_sequences(table, bucket, newest)
             rows = pa.Table.from_batches(batches, spec.schema.arrow)
@@ -148,16 +148,16 @@ class PaimonAdoption(LakeAdoption):
         # Engines that expire snapshots retain those that a consumer needs.
         binding.storage.put(binding.snapshots.consumer_key, consumer_text(examined.snapshot_id or 1))
 
-        def validated(table: PaimonTable) -> Change:
+        def validated(table: PaimonTable) -> SnapshotUpdate:
             if JSON.to_json(table.schema) != JSON.to_json(claimed):
                 raise _schema_changed_error(table.location)
             if _version(table.snapshot) != examined.version:
                 raise _schema_changed_error(table.location)
             properties = LakeOffsets(offsets).to_properties(spec.table_uuid)
-            return Change(is_compaction=table.snapshot is not None, properties=properties)
+            return SnapshotUpdate(is_compaction=table.snapshot is not None, properties=properties)
 
         snapshot = commit_snapshot(binding, validated)
-        seal_snapshot(binding, snapshot)
+        make_snapshot_durable(binding, snapshot)
         return LakeSnapshot(snapshot.id, dict(offsets), snapshot.time_millis)
 
     def release(self, spec: LakeTableSpec) -> None:
@@ -282,7 +282,7 @@ def _schema_before_claim(table: PaimonTable) -> PaimonSchema:
     return table.schemas[max(free, default=0)]
 
 
-def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: NewestRows) -> None:
+def _require_distinct_sequences(table: PaimonTable, bucket: int, newest: SequenceMergedFiles) -> None:
     if newest.num_tied:
         raise LakeMismatchError(
             f"the Paimon table at {table.location} cannot be adopted: bucket {bucket} has "

@@ -17,13 +17,13 @@ from pypaimon.manifest.schema.manifest_entry import ManifestEntry
 from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
-from streamhouse_spark.lake.file_access import PrefetchedFiles, files_of_group, read_offset_files
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_group_files, read_offsets_of_files
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
 from streamhouse_spark.lake.paimon.manifests import FileKey, MetadataReader, key_of, live_entries
 from streamhouse_spark.lake.paimon.merge_tree import (
@@ -35,13 +35,13 @@ from streamhouse_spark.lake.paimon.merge_tree import (
     write_key_values,
 )
 from streamhouse_spark.lake.paimon.scan import key_projection, names_in_file, own_projection, projection
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
     carry_offsets,
     describe_snapshot,
     offsets_at,
-    require_shape,
+    require_committable,
     write_context,
 )
 from streamhouse_spark.lake.parquet.compaction import (
@@ -60,7 +60,7 @@ from streamhouse_spark.lake.parquet.compaction import (
     rewrite_same_rows,
 )
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionKey
-from streamhouse_spark.lake.parquet.merge_on_read import NewestRows
+from streamhouse_spark.lake.parquet.merge_on_read import SequenceMergedFiles
 from streamhouse_spark.lake.types import (
     CompactReport,
     FieldNames,
@@ -80,13 +80,13 @@ UNMERGED_FILES_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteTask(Portable):
+class RewriteTask(JsonSerializable):
     """The information that a process needs to rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
 
-    def written(
+    def write_group(
         self, group: CompactGroup, storage: Storage, settings: Mapping[str, str], world: World
     ) -> RewrittenGroup:
         files = PrefetchedFiles(storage, settings, group.splits())
@@ -95,7 +95,7 @@ class RewriteTask(Portable):
         return RewrittenGroup(tuple(files_written), group.num_rows)
 
 
-def find_current(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
+def load_current_table(binding: PaimonTableBinding, *, dry_run: bool) -> tuple[PaimonTable, Snapshot] | None:
     """Return the lake table and its latest snapshot, or None. Migrates its columns, except in a dry run."""
     if not dry_run:
         binding.migrate_columns()
@@ -113,12 +113,12 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
     repeats the offsets. Every attempt validates that all removed files are live, and that neither schema nor deletes
     changed.
     """
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None or current[1].index_manifest is not None:  # rows that another engine deleted could return
         return CompactReport()
     table, planned = current
     num_buckets = PaimonFileSpec(table.schema, table.location, binding.storage.now_ms()).num_buckets
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     entries = {
         reader.location(entry): entry for entry in reader.live_entries(planned) if entry.total_buckets == num_buckets
     }
@@ -128,7 +128,7 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
         for location, entry in entries.items()
     ]
     sizes = {file.location: file.size_bytes for file in stored}
-    footers = partial(read_offset_files, binding.storage, binding.settings, sizes, binding.spec.writers)
+    footers = partial(read_offsets_of_files, binding.storage, binding.settings, sizes, binding.spec.writers)
     groups = plan_groups(stored, footers, target_bytes=binding.spec.target_file_bytes, files_min=COMPACT_FILES_MIN)
     if not dry_run:
         groups = list(limit_to_budget(groups, None if run is None else DISTRIBUTED_BYTES_MAX))
@@ -142,15 +142,17 @@ def compact(binding: PaimonTableBinding, *, dry_run: bool, run: RunGroups | None
     run = run or make_local_runner(binding.storage, binding.settings, binding.world)
     added = rewrite_same_rows(run, groups, task, table.location)
 
-    def validated(table: PaimonTable) -> Change:
+    def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
-        require_shape(binding, table, spec)
+        require_committable(binding, table, spec)
         require_present(binding.files_at, added)
         if table.snapshot is None or table.snapshot.index_manifest is not None:
             raise CommitConflictError(
                 f"lake table {table.location}: another engine deleted rows during the compaction; retry"
             )
-        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, table.snapshot))
+        return SnapshotUpdate(
+            added, removed=removed, is_compaction=True, properties=carry_offsets(binding, table.snapshot)
+        )
 
     snapshot = describe_snapshot(binding, commit_snapshot(binding, validated))
     return CompactReport(len(removed), len(added), rows, snapshot)
@@ -190,7 +192,7 @@ class KeyedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFiles(Portable):
+class GroupFiles(JsonSerializable):
     """The files of a group, as a task merges them."""
 
     bucket: int
@@ -207,20 +209,22 @@ class GroupFiles(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedRewriteTask(Portable):
+class KeyedRewriteTask(JsonSerializable):
     """The information that a process needs to merge and rewrite a group. Implements `GroupWriter`."""
 
     context: WriteContext
     projection: LakeProjection
     lake_offsets: Mapping[int, int]
 
-    def written(self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup:
+    def write_group(
+        self, group: GroupFiles, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup:
         """Merge and rewrite a group. Raises `CommitConflictError` if the files do not have the planned rows."""
         spec = KeyValueFileSpec.from_json(self.context.lake)
         location = group.merge.files[0].location
         split = LakeSplit(location, group.size_bytes, group.num_rows, merge=group.merge)
-        files = files_of_group(storage, settings, [split], group.size_bytes, spec.data_location)
-        rows = NewestRows(files, group.merge, self.projection)
+        files = open_group_files(storage, settings, [split], group.size_bytes, spec.data_location)
+        rows = SequenceMergedFiles(files, group.merge, self.projection)
         offsets = OffsetRange(0, self.lake_offsets.get(group.bucket, 0))
         output = FileOutput(self.context, spec, files, world.ids)
         files_written = write_key_values(output, group.bucket, offsets, rows.batches(), level=LEVEL_MAX)
@@ -257,12 +261,14 @@ def compact_keyed(
     added = list_new_files(rewrite_groups(run, groups_of_files, resolver.task, table.location))
     limits = {_partition_and_bucket(group.entries[0]): group.sequence_end for group in chosen}
 
-    def validated(newest: PaimonTable) -> Change:
+    def validated(newest: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(newest)
-        require_shape(binding, newest, resolver.file_spec)
+        require_committable(binding, newest, resolver.file_spec)
         _require_untouched(newest.location, live_entries(binding, newest), removed, limits)
         require_present(binding.files_at, added)
-        return Change(added, removed=removed, is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
+        return SnapshotUpdate(
+            added, removed=removed, is_compaction=True, properties=carry_offsets(binding, newest.snapshot)
+        )
 
     committed = describe_snapshot(binding, commit_snapshot(binding, validated))
     num_rows = sum(file.num_rows for file in added)
@@ -276,7 +282,7 @@ class _GroupResolver:
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
         self._table = table
         lake = table.schema
-        self._reader = MetadataReader(table, PaimonFiles(binding.files))
+        self._reader = MetadataReader(table, StorageFileIO(binding.files))
         self._by: LakeProjection = merge_projection(key_projection(lake, table, binding.spec))
         table_projection = projection(
             lake, paimon_columns(lake, binding.spec, table.schemas), binding.spec.schema, None, None

@@ -17,18 +17,18 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.expressions.predicates import to_plan_value
-from streamhouse_spark.lake.paimon.compaction import find_current
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.compaction import load_current_table
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import own_projection
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.paimon.tiering_commit import (
     describe_snapshot,
+    make_snapshot_durable,
     offsets_at,
-    require_shape,
-    seal_snapshot,
+    require_committable,
     write_context,
 )
 from streamhouse_spark.lake.parquet.copy_on_write import FilesToDrop, find_files_to_drop, require_tiered
@@ -41,7 +41,7 @@ def drop_partitions(
     binding: PaimonTableBinding, chosen: PartitionMatches, below: Mapping[int, int], *, dry_run: bool
 ) -> LakeDropReport:
     """Attempt the drop of `LakeTable.drop_partitions` once. Raises `CommitConflictError` if the caller should retry."""
-    current = find_current(binding, dry_run=dry_run)
+    current = load_current_table(binding, dry_run=dry_run)
     if current is None:
         return LakeDropReport()
     table, planned = current
@@ -54,18 +54,18 @@ def drop_partitions(
     output = FileOutput(context, spec, binding.files_at(table.location), binding.world.ids)
     added = files_to_drop.rewrite_partial_files(output, own_projection(table, binding.spec), binding.files_at)
 
-    def validated(newest: PaimonTable) -> Change:
+    def validated(newest: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(newest)
         offsets = offsets_at(binding, newest.snapshot) if newest.snapshot is not None else None
         require_tiered(newest.location, offsets.offsets if offsets else {}, below)
         _require_as_planned(newest, planned)
         if added:
-            require_shape(binding, newest, spec)
+            require_committable(binding, newest, spec)
             require_present(binding.files_at, added)
         properties = files_to_drop.properties_after(offsets, binding.spec.table_uuid)
-        return Change(added, removed=files_to_drop.files, is_overwrite=True, properties=properties)
+        return SnapshotUpdate(added, removed=files_to_drop.files, is_overwrite=True, properties=properties)
 
-    sealed = seal_snapshot(binding, commit_snapshot(binding, validated))
+    sealed = make_snapshot_durable(binding, commit_snapshot(binding, validated))
     return replace(report, snapshot=describe_snapshot(binding, sealed))
 
 
@@ -86,7 +86,7 @@ def _find_files_to_drop(
     chosen: PartitionMatches,
     below: Mapping[int, int],
 ) -> FilesToDrop[ManifestEntry]:
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     spelled = {name.casefold(): name for name in table.schema.partition_keys}
     chosen = chosen.renamed({name: spelled[name.casefold()] for name in chosen.columns})
 

@@ -20,7 +20,13 @@ from pypaimon.schema.table_schema import TableSchema as PaimonSchema
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.lake import column_mapping
-from streamhouse_spark.lake.column_mapping import COLUMNS_PROPERTY, ColumnMap, FieldEditor, LakeField, migrate_columns
+from streamhouse_spark.lake.column_mapping import (
+    COLUMNS_PROPERTY,
+    ColumnMapping,
+    FieldEditor,
+    LakeField,
+    migrate_columns,
+)
 from streamhouse_spark.lake.paimon.schema import (
     arrow_type,
     nested_field_finder,
@@ -37,7 +43,7 @@ _LIST_OPTIONS = ("bucket-key",)
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class SchemaUpdate:
     """The target schema of the lake."""
 
     schema: PaimonSchema
@@ -48,18 +54,20 @@ class Evolved:
 
 def paimon_columns(
     lake: PaimonSchema, spec: LakeTableSpec, schemas: Mapping[int, PaimonSchema] | None = None
-) -> ColumnMap:
+) -> ColumnMapping:
     """Return the column map of a lake table, by its latest schema. Raises `CorruptDataError`.
 
     Readers of its files also pass ``schemas``, which are all schemas of the lake.
     """
-    columns = column_mapping.column_map(
+    columns = column_mapping.read_column_mapping(
         lake.options, _field_names(lake), spec, where=spec.location, inner_of=nested_field_finder(lake.fields)
     )
     return add_external_nested_ids(columns, lake, schemas) if schemas else columns
 
 
-def add_external_nested_ids(mapping: ColumnMap, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]) -> ColumnMap:
+def add_external_nested_ids(
+    mapping: ColumnMapping, lake: PaimonSchema, schemas: Mapping[int, PaimonSchema]
+) -> ColumnMapping:
     """Return the map with nested changes of other engines."""
     older = [schema for number, schema in sorted(schemas.items()) if number != lake.id]
     forms = [{f.id: nested_field_ids(f.type) for f in schema.fields} for schema in (*older, lake)]
@@ -71,7 +79,7 @@ def require_lake_migrated(lake: PaimonSchema, spec: LakeTableSpec) -> None:
     column_mapping.require_migrated(paimon_columns(lake, spec), _field_names(lake), spec, where=spec.location)
 
 
-def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved:
+def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> SchemaUpdate:
     """Return the lake's latest schema with the fields of `column_mapping.migrate_columns`."""
     columns_before = paimon_columns(lake, spec)
     editor = _PaimonFields(itertools.count(1 + _highest_id(lake, columns_before.fields.values())))
@@ -80,9 +88,9 @@ def evolve_lake(lake: PaimonSchema, spec: LakeTableSpec, now_ms: int) -> Evolved
     is_same = edited == list(lake.fields) and mapped == dict(columns_before.fields)
     # A lake without a map gets none until its columns change. They match by name until then.
     if differences or (is_same and columns_before.schema_id in (None, spec.schema_id)):
-        return Evolved(lake, tuple(differences))
-    columns = ColumnMap(mapped, spec.schema_id).to_text(spec.table_uuid)
-    return Evolved(_evolve_schema(lake, edited, columns, now_ms), ())
+        return SchemaUpdate(lake, tuple(differences))
+    columns = ColumnMapping(mapped, spec.schema_id).to_text(spec.table_uuid)
+    return SchemaUpdate(_evolve_schema(lake, edited, columns, now_ms), ())
 
 
 def _evolve_schema(lake: PaimonSchema, fields: list[DataField], columns: str, now_ms: int) -> PaimonSchema:

@@ -36,11 +36,11 @@ from streamhouse_spark.errors import (
     ObjectNotFoundError,
     SnapshotExpiredError,
 )
-from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import MANIFEST_FOLDER, StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import ADD, FileKey, MetadataReader, key_of, manifest_lists
 from streamhouse_spark.lake.paimon.snapshot_commit import (
     NOT_BEFORE_PROPERTY,
-    Change,
+    SnapshotUpdate,
     commit_snapshot,
     files_not_before_ms,
 )
@@ -49,7 +49,7 @@ from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTable
 from streamhouse_spark.lake.paimon.tiering_commit import carry_offsets
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, effective_times_ms
 from streamhouse_spark.lake.types import Claim, ExpireReport, ExpiryRules
-from streamhouse_spark.storage.prefetch import ReadsMany, call_both, delete_all, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, call_both, delete_all, map_with_store_concurrency
 
 _METADATA_FOLDERS = frozenset({"branch", "changelog", "consumer", "index", "schema", "snapshot", "statistics", "tag"})
 
@@ -68,7 +68,9 @@ def list_history(binding: PaimonTableBinding, newest: Snapshot, listed: Sequence
     return snapshots[::-1]
 
 
-def find_strays(binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None) -> list[Snapshot]:
+def find_snapshots_before_gap(
+    binding: PaimonTableBinding, oldest: Snapshot, listed: Sequence[int] | None = None
+) -> list[Snapshot]:
     """Return snapshots before a gap, which a delayed writer stored after their numbers expired. They do not count."""
     below = [number for number in (binding.snapshots.ids() if listed is None else listed) if number < oldest.id]
     return [s for s in map_with_store_concurrency(binding.storage, binding.snapshots.find, below) if s is not None]
@@ -104,10 +106,10 @@ class ReachableFiles:
     def __init__(self, binding: PaimonTableBinding, table: PaimonTable) -> None:
         self._binding = binding
         self._table = table
-        self._reader = _CachingReader(table, PaimonFiles(binding.files))
+        self._reader = _CachingReader(table, StorageFileIO(binding.files))
         self._locations: dict[FileKey, list[str]] = {}
 
-    def needed(self, snapshots: Iterable[Snapshot]) -> set[str]:
+    def needed_files(self, snapshots: Iterable[Snapshot]) -> set[str]:
         """Return the needed files. Raises `CorruptDataError`, or `CommitConflictError` for a snapshot expired since."""
         names: set[str] = set()
         for snapshot in self._prefetch(snapshots):
@@ -130,7 +132,7 @@ class ReachableFiles:
     def _prefetch(self, snapshots: Iterable[Snapshot]) -> list[Snapshot]:
         """Return the snapshots after prefetching their metadata if the store is remote."""
         expected = list(snapshots)
-        if isinstance(self._binding.storage, ReadsMany):
+        if isinstance(self._binding.storage, SupportsBatchReads):
             self._reader.expect_all(expected)
         return expected
 
@@ -170,7 +172,7 @@ class ReachableFiles:
 class _CachingReader(MetadataReader):
     """A reader that caches manifests, because snapshots share most of them. Omits file statistics."""
 
-    def __init__(self, table: PaimonTable, files: PaimonFiles) -> None:
+    def __init__(self, table: PaimonTable, files: StorageFileIO) -> None:
         super().__init__(table, files)
         self._cached: dict[str, list[ManifestEntry]] = {}
         self._lists: dict[str, list[ManifestFileMeta]] = {}
@@ -196,7 +198,7 @@ class _CachingReader(MetadataReader):
     def changelog(self, snapshot: Snapshot) -> Sequence[ManifestFileMeta]:
         if snapshot.changelog_manifest_list is None:
             return ()
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             manifests: list[ManifestFileMeta] = ManifestListManager(self._store).read(snapshot.changelog_manifest_list)
         return manifests
 
@@ -208,7 +210,7 @@ class _CachingReader(MetadataReader):
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             entries: list[ManifestEntry] = ManifestFileManager(self._store).read(manifest.file_name, drop_stats=True)
         return entries
 
@@ -234,23 +236,26 @@ def expire(
     listed, consumers = call_both(binding.storage, binding.snapshots.ids, partial(next_consumer_snapshots, binding))
     snapshots = list_history(binding, newest, listed)
     cut = max(_first_retained(binding, snapshots, rule, [*consumers, *tagged]) for rule in rules)
-    expired = [*find_strays(binding, snapshots[0], listed), *(snapshot for snapshot in snapshots if snapshot.id < cut)]
+    expired = [
+        *find_snapshots_before_gap(binding, snapshots[0], listed),
+        *(snapshot for snapshot in snapshots if snapshot.id < cut),
+    ]
     if not expired:
         return ExpireReport()
     retained = [snapshot for snapshot in snapshots if snapshot.id >= cut]
     reach = ReachableFiles(binding, table)
     candidates = reach.files_of_dropped(expired)
     if not dry_run:
-        reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])  # detects damage before any deletion
+        reach.needed_files([*retained, *list_tag_and_branch_snapshots(binding)])  # detects damage before any deletion
         if claim is not None:
             claim([snapshot.id for snapshot in expired], [snapshot.id for snapshot in (*expired, *retained)])
         binding.snapshots.expire([snapshot.id for snapshot in expired], cut)
     # Tags that were created from these snapshots until now count. No reader can find the snapshots any more.
-    unneeded = candidates - reach.needed([*retained, *list_tag_and_branch_snapshots(binding)])
+    unneeded = candidates - reach.needed_files([*retained, *list_tag_and_branch_snapshots(binding)])
     inside = filter(binding.files.holds, unneeded)  # files outside the warehouse belong to other engines
-    files = sorted(inside, key=lambda file: (*_depth(binding, file), file))
+    files = sorted(inside, key=lambda file: (*_deletion_rank(binding, file), file))
     if not dry_run:
-        for _, files_of_depth in groupby(files, key=partial(_depth, binding)):
+        for _, files_of_depth in groupby(files, key=partial(_deletion_rank, binding)):
             delete_all(binding.storage, [binding.files.key_of(location) for location in files_of_depth])
     return ExpireReport(tuple(snapshot.id for snapshot in expired), tuple(files))
 
@@ -292,7 +297,7 @@ def next_consumer_snapshots(binding: PaimonTableBinding) -> list[int]:
     return [number for number in next_numbers if number is not None]
 
 
-def _depth(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
+def _deletion_rank(binding: PaimonTableBinding, file: str) -> tuple[bool, bool]:
     """Rank data files before manifests before their lists. Files of the next kind reference each kind."""
     return file.startswith(f"{binding.location}/{MANIFEST_FOLDER}/"), "/manifest-list-" in file
 
@@ -308,7 +313,7 @@ def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool)
     binding.require_owner(table)
     not_before_ms = binding.storage.now_ms() - grace_ms
     old, needed = call_both(
-        binding.storage, partial(_old_files, binding, not_before_ms), partial(_referenced_paths, binding, table)
+        binding.storage, partial(_list_old_files, binding, not_before_ms), partial(_referenced_paths, binding, table)
     )
     orphans = _exclude(old, needed)
     if dry_run or not orphans:
@@ -325,7 +330,7 @@ def remove_orphans(binding: PaimonTableBinding, *, grace_ms: int, dry_run: bool)
     return orphans
 
 
-def _old_files(binding: PaimonTableBinding, not_before_ms: int) -> list[str]:
+def _list_old_files(binding: PaimonTableBinding, not_before_ms: int) -> list[str]:
     base = f"{binding.spec.location}/"
     listed = (info for info in binding.storage.list(base) if info.modified_ms < not_before_ms)
     return sorted(info.key for info in listed if _may_be_orphan(info.key.removeprefix(base)))
@@ -343,7 +348,7 @@ def _referenced_paths(binding: PaimonTableBinding, table: PaimonTable) -> set[st
     named, (history, strays) = call_both(
         binding.storage, partial(list_tag_and_branch_snapshots, binding), partial(_list_history, binding, table)
     )
-    needed = reach.needed([*named, *history]) | reach.files_of_dropped(strays)
+    needed = reach.needed_files([*named, *history]) | reach.files_of_dropped(strays)
     return {binding.files.key_of(location) for location in needed if binding.files.holds(location)}
 
 
@@ -353,7 +358,7 @@ def _list_history(binding: PaimonTableBinding, table: PaimonTable) -> tuple[list
         return [], []
     listed = binding.snapshots.ids()
     snapshots = list_history(binding, table.snapshot, listed)
-    return snapshots, find_strays(binding, snapshots[0], listed)
+    return snapshots, find_snapshots_before_gap(binding, snapshots[0], listed)
 
 
 def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
@@ -361,10 +366,10 @@ def _exclude(keys: Iterable[str], needed: Collection[str]) -> list[str]:
 
 
 def _commit_not_before(binding: PaimonTableBinding, not_before_ms: int) -> None:
-    def validated(table: PaimonTable) -> Change:
+    def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
         moment_ms = max(files_not_before_ms(binding, table.snapshot), not_before_ms)
         properties = {**carry_offsets(binding, table.snapshot), NOT_BEFORE_PROPERTY: str(moment_ms)}
-        return Change(is_compaction=True, properties=properties)
+        return SnapshotUpdate(is_compaction=True, properties=properties)
 
     commit_snapshot(binding, validated)

@@ -18,13 +18,13 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.lake.avro import require_whole_avro
 from streamhouse_spark.lake.metadata_cache import prefetch_metadata
-from streamhouse_spark.lake.metadata_errors import damage_while_read, expiry_while_read
+from streamhouse_spark.lake.metadata_errors import translate_damage_errors, translate_missing_file_errors
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 
 MANIFEST_FOLDER = "manifest"
 
 
-class PaimonFiles(FileIO):  # type: ignore[misc]
+class StorageFileIO(FileIO):  # type: ignore[misc]
     """Files of lake tables in the warehouse, by location."""
 
     def __init__(self, files: StorageFiles) -> None:
@@ -121,8 +121,11 @@ class _BufferedOutput(io.BytesIO):
 
 
 @contextmanager
-def paimon_metadata(location: str) -> Iterator[None]:
+def translate_metadata_errors(location: str) -> Iterator[None]:
     """Run decoding of metadata, and translate pypaimon's errors on damaged or missing files."""
     # A decoder may raise any error on damaged bytes.
-    with expiry_while_read(location), damage_while_read(location, (Exception,), _location, "its metadata"):
+    with (
+        translate_missing_file_errors(location),
+        translate_damage_errors(location, (Exception,), _location, "its metadata"),
+    ):
         yield

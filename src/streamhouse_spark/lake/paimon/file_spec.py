@@ -38,8 +38,8 @@ class PaimonFileSpec:
     """Time of the store at which the round was planned."""
     planned_on: str | None = None
     """The manifest list of the snapshot that the round was planned on, whose name is unique."""
-    sequence_shifts: Mapping[int, int] = field(default_factory=dict)
-    """Shifts of a primary-key table; see `streamhouse_spark.lake.paimon.merge_tree.sequence_shifts`."""
+    sequence_offset_gaps: Mapping[int, int] = field(default_factory=dict)
+    """Gaps of a primary-key table; see `streamhouse_spark.lake.paimon.merge_tree.sequence_offset_gaps`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -48,7 +48,7 @@ class PaimonFileSpec:
             "data_location": self.data_location,
             "planned_ms": self.planned_ms,
             "planned_on": self.planned_on,
-            "sequence_shifts": {str(bucket): shift for bucket, shift in self.sequence_shifts.items()},
+            "sequence_offset_gaps": {str(bucket): gap for bucket, gap in self.sequence_offset_gaps.items()},
         }
 
     @classmethod
@@ -58,7 +58,7 @@ class PaimonFileSpec:
             value["data_location"],
             value["planned_ms"],
             value["planned_on"],
-            {int(bucket): shift for bucket, shift in value["sequence_shifts"].items()},
+            {int(bucket): gap for bucket, gap in value["sequence_offset_gaps"].items()},
         )
 
     @cached_property
@@ -101,10 +101,10 @@ class PaimonFileSpec:
 
     def directory(self, key: PartitionKey, bucket: int) -> str:
         """Return Paimon's own folder, or a shorter name if a value exceeds the length of folder names."""
-        inside = self.canonical(key, bucket, "").removeprefix(self.data_location).strip("/")
+        inside = self.canonical_location(key, bucket, "").removeprefix(self.data_location).strip("/")
         return "/".join([self.data_location, *(_shorten(part) for part in inside.split("/"))])
 
-    def canonical(self, key: PartitionKey, bucket: int, name: str) -> str:
+    def canonical_location(self, key: PartitionKey, bucket: int, name: str) -> str:
         """Return the location where readers expect a file whose manifest entry has no path."""
         values = tuple(row.values[0] for row in self.partition(key))
         path: str = canonical_data_file_path(self._store, values, self.bucket_of(bucket), name)

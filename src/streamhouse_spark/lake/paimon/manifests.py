@@ -16,7 +16,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from pypaimon.utils.file_store_path_factory import canonical_data_file_path
 
 from streamhouse_spark.core.concurrency import parallel_map
-from streamhouse_spark.core.warehouse_layout import plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.expressions.predicates import (
     Bounds,
@@ -26,7 +26,7 @@ from streamhouse_spark.expressions.predicates import (
     to_comparable,
     to_plan_value,
 )
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.schema.table_schema import Column, TableSchema
@@ -106,7 +106,7 @@ class MetadataReader:
     Raises `CorruptDataError`, `SnapshotExpiredError`.
     """
 
-    def __init__(self, table: PaimonTable, files: PaimonFiles, chosen: PartitionFilter | None = None) -> None:
+    def __init__(self, table: PaimonTable, files: StorageFileIO, chosen: PartitionFilter | None = None) -> None:
         self._table = table
         self._chosen = chosen
         self._files = files
@@ -117,7 +117,7 @@ class MetadataReader:
         if snapshot is None:
             return []
         lists = self.expect_lists(snapshot)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             reader = ManifestListManager(self._store)
             manifests: list[ManifestFileMeta] = []
             for name, size_bytes in lists:
@@ -170,7 +170,7 @@ class MetadataReader:
 
     def entries(self, manifest: ManifestFileMeta) -> list[ManifestEntry]:
         self._expect(manifest.file_name, manifest.file_size)
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             reader, chosen = ManifestFileManager(self._store), self._chosen
             entries: list[ManifestEntry] = reader.read(manifest.file_name, drop_stats=False, partition_filter=chosen)
         return entries
@@ -184,13 +184,13 @@ def external_location(files: StorageFiles, table_location: str, external_path: s
     """Return the location of a file with an external path, which may be below the table's old location."""
     if files.holds(external_path):
         return external_path
-    _, below, rest = plain_location(external_path).partition(f"/{files.key_of(table_location)}/")
+    _, below, rest = canonical_location(external_path).partition(f"/{files.key_of(table_location)}/")
     return f"{table_location}/{rest}" if below else external_path
 
 
 def live_entries(binding: PaimonTableBinding, table: PaimonTable) -> list[ManifestEntry]:
     """Return the data files of the latest snapshot of a state."""
-    return MetadataReader(table, PaimonFiles(binding.files)).live_entries(table.snapshot)
+    return MetadataReader(table, StorageFileIO(binding.files)).live_entries(table.snapshot)
 
 
 def _require_readable(table: PaimonTable, snapshot: Snapshot | None, entries: Sequence[ManifestEntry]) -> None:

@@ -367,19 +367,19 @@ def write_changes(
     """
     spec = KeyValueFileSpec.from_json(context.lake)
     last = LatestChanges.of(changes, context.schema.arrow, context.key_indexes)
-    sequences = last.places.astype(np.int64) + (offsets.start + spec.sequence_shifts.get(bucket, 0))
+    sequences = last.places.astype(np.int64) + (offsets.start + spec.sequence_offset_gaps.get(bucket, 0))
     rows = add_sequences(last.rows, sequences, last.deleted)
     output = FileOutput(context, spec, files_at(spec.data_location), ids)
     return write_key_values(output, bucket, offsets, combine_small_chunks(rows).to_batches(), level=0)
 
 
-def sequence_shifts(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
+def sequence_offset_gaps(entries: Sequence[ManifestEntry], offsets: Mapping[int, int]) -> Mapping[int, int]:
     """Return, per bucket, how far sequence numbers of changes after ``offsets`` are above their offsets, if at all.
 
     ``entries`` are the live files of the snapshot with these offsets.
     """
-    shifts = {bucket: highest + 1 - offsets.get(bucket, 0) for bucket, highest in _highest_sequences(entries).items()}
-    return {bucket: shift for bucket, shift in shifts.items() if shift > 0}
+    gaps = {bucket: highest + 1 - offsets.get(bucket, 0) for bucket, highest in _highest_sequences(entries).items()}
+    return {bucket: gap for bucket, gap in gaps.items() if gap > 0}
 
 
 def require_newest(location: str, entries: Sequence[ManifestEntry], files: Sequence[LakeFile]) -> None:

@@ -11,7 +11,7 @@ from pypaimon.table.system import system_table_loader
 from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.lake.metadata_tables import convert_for_spark
 from streamhouse_spark.lake.paimon.expiry import next_consumer_snapshots
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
@@ -22,8 +22,8 @@ REWRITTEN = "reads continue without it, and the next round rewrites it"
 
 def metadata_table(binding: PaimonTableBinding, table: PaimonTable, name: str) -> pa.Table:
     """Return the metadata table with this name, with types that Spark supports."""
-    with paimon_metadata(table.location):
-        builder = system_table_loader.load(name, table.store(PaimonFiles(binding.files))).new_read_builder()
+    with translate_metadata_errors(table.location):
+        builder = system_table_loader.load(name, table.store(StorageFileIO(binding.files))).new_read_builder()
         return convert_for_spark(builder.new_read().to_arrow(builder.new_scan().plan().splits()))
 
 
@@ -71,5 +71,5 @@ def _find_snapshot_problems(binding: PaimonTableBinding, table: PaimonTable, num
 def _find_file_problems(binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot | None) -> Iterator[str]:
     """Read all manifests of a snapshot. Raises the errors of a read."""
     if snapshot is not None:
-        MetadataReader(table, PaimonFiles(binding.files)).live_entries(snapshot)
+        MetadataReader(table, StorageFileIO(binding.files)).live_entries(snapshot)
     yield from ()

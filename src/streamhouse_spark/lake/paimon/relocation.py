@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from streamhouse_spark.core.warehouse_layout import find_recorded_root, is_same_place, plain_location
+from streamhouse_spark.core.warehouse_layout import canonical_location, find_recorded_root, is_same_place
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.lake.avro import encode_avro, read_avro
 from streamhouse_spark.lake.paimon.expiry import ReachableFiles, list_history, list_tag_and_branch_snapshots
@@ -47,11 +47,11 @@ class PaimonRelocation:
                     return root
         return None
 
-    def needed(self) -> set[str]:
+    def needed_files(self) -> set[str]:
         table = self._binding.find()
         if table is None or table.snapshot is None:
             return set()
-        locations = ReachableFiles(self._binding, table).needed(
+        locations = ReachableFiles(self._binding, table).needed_files(
             [*list_history(self._binding, table.snapshot), *list_tag_and_branch_snapshots(self._binding)]
         )
         return {self._binding.files.key_of(location) for location in locations if self._binding.files.holds(location)}
@@ -129,7 +129,7 @@ class PaimonRelocation:
         if not path:
             return None
         location = self._binding.spec.location
-        table, below, _ = plain_location(path).partition(f"/{location}/")
+        table, below, _ = canonical_location(path).partition(f"/{location}/")
         root = find_recorded_root(f"{table}/{location}", location) if below else None
         return None if root is None or is_same_place(root, self._binding.storage.url) else root
 

@@ -23,8 +23,8 @@ from pypaimon.snapshot.snapshot import Snapshot
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError
-from streamhouse_spark.lake.file_access import read_offset_files
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.file_access import read_offsets_of_files
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, encode_field
 from streamhouse_spark.lake.paimon.manifests import MetadataReader
 from streamhouse_spark.lake.paimon.scan import names_in_file, own_projection
@@ -99,7 +99,7 @@ def _find_touched_files(
     binding: PaimonTableBinding, table: PaimonTable, spec: PaimonFileSpec, rows: Mapping[int, OffsetSet]
 ) -> tuple[list[FileRewrite], RewrittenRows]:
     """Return the files that have some of the rows. Reads only footers of files that may have some, by their names."""
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     candidates: list[LakeSplit] = []
     foreign: str | None = None
     for entry in reader.live_entries(table.snapshot):
@@ -110,7 +110,7 @@ def _find_touched_files(
         elif rows.get(named[0], _NO_ROWS).within(named[1]):
             candidates.append(LakeSplit(location, entry.file.file_size, entry.file.row_count))
     sizes = {split.location: split.size_bytes for split in candidates}
-    footers = read_offset_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
+    footers = read_offsets_of_files(binding.storage, binding.settings, sizes, binding.spec.writers, list(sizes))
     remaining = dict(rows)
     touched: list[FileRewrite] = []
     for split, own in zip(candidates, footers, strict=True):
@@ -131,7 +131,7 @@ def _may_hold_rows(entry: ManifestEntry, spec: PaimonFileSpec, rows: Mapping[int
 
 def list_data_files(binding: PaimonTableBinding, table: PaimonTable, snapshot_id: int) -> Sequence[str]:
     """Return the locations of all data files of a snapshot in a stable order. Raises `SnapshotExpiredError`."""
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     return sorted(map(reader.location, reader.live_entries(binding.snapshots.require(snapshot_id, table.snapshot))))
 
 
@@ -211,7 +211,7 @@ class _PaimonFiles(SnapshotFiles):
     def __init__(
         self, binding: PaimonTableBinding, table: PaimonTable, snapshot: Snapshot, projection: LakeProjection
     ) -> None:
-        reader, names = MetadataReader(table, PaimonFiles(binding.files)), StorageFiles(binding.storage)
+        reader, names = MetadataReader(table, StorageFileIO(binding.files)), StorageFiles(binding.storage)
         entries = ((reader.location(entry), entry) for entry in reader.live_entries(snapshot))
         self.binding: PaimonTableBinding = binding
         self.projection = projection

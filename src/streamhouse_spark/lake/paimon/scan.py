@@ -13,9 +13,9 @@ from pypaimon.snapshot.snapshot import Snapshot
 from pypaimon.table.row.internal_row import InternalRow
 
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node, to_plan_value
-from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.paimon.evolution import paimon_columns
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.manifests import MetadataReader, PartitionFilter
 from streamhouse_spark.lake.paimon.merge_tree import (
     KIND,
@@ -46,7 +46,7 @@ from streamhouse_spark.schema.table_schema import Column, TableSchema
 
 def projection(
     lake: PaimonSchema,
-    mapping: ColumnMap,
+    mapping: ColumnMapping,
     table: TableSchema,
     columns: Sequence[str] | None,
     schema: TableSchema | None,
@@ -96,7 +96,7 @@ def scan_files(
     statistics_columns = {*statistics_of, *node.columns()}
     field_ids = {i for i, name in names.items() if name in statistics_columns}
     chosen = PartitionFilter(node, names, projection.schema) if node.columns() else None
-    reader = MetadataReader(table, PaimonFiles(binding.files), chosen)
+    reader = MetadataReader(table, StorageFileIO(binding.files), chosen)
     entries = sorted(reader.live_entries(snapshot), key=lambda e: (e.file.min_sequence_number, e.file.file_name))
 
     def described(entry: ManifestEntry) -> ScanFile:
@@ -112,7 +112,7 @@ def scan_files(
             is_single = len(part) == 1 and is_raw(part[0])
             yield described(part[0]) if is_single else merge_scan_files([*map(described, part)], by)
 
-    with paimon_metadata(table.location):
+    with translate_metadata_errors(table.location):
         return tuple(file for file in files() if file_may_match(file, projection.schema, node))
 
 

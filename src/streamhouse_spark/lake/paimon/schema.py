@@ -172,13 +172,15 @@ def arrow_type(data_type: DataType, column: str) -> pa.DataType:
     if is_variant(data_type):
         return VARIANT
     if _contains_variant(data_type):
-        raise SchemaMismatchError(f"column '{column}' of type {plain_type(data_type)} has VARIANT inside another type")
+        raise SchemaMismatchError(
+            f"column '{column}' of type {type_without_ids(data_type)} has VARIANT inside another type"
+        )
     return canonical_type(PyarrowFieldParser.from_paimon_type(data_type), column=column)
 
 
 def is_variant(data_type: DataType) -> bool:
     """Return whether a column of the lake is VARIANT."""
-    return isinstance(data_type, AtomicType) and plain_type(data_type) == _FROM_ARROW[VARIANT]
+    return isinstance(data_type, AtomicType) and type_without_ids(data_type) == _FROM_ARROW[VARIANT]
 
 
 def _contains_variant(data_type: DataType) -> bool:
@@ -218,10 +220,10 @@ def _file_type(data_type: DataType) -> pa.DataType:
 
 def is_stored_as(arrow: pa.DataType, lake_type: DataType) -> bool:
     """Return whether the lake stores a column of the Arrow type as this Paimon type."""
-    return plain_type(paimon_type(arrow, itertools.count())) == plain_type(lake_type)
+    return type_without_ids(paimon_type(arrow, itertools.count())) == type_without_ids(lake_type)
 
 
-def plain_type(data_type: DataType) -> str:
+def type_without_ids(data_type: DataType) -> str:
     """Return the type without field ids, comments and its own nullability."""
     match data_type:
         case ArrayType():
@@ -234,7 +236,7 @@ def plain_type(data_type: DataType) -> str:
 
 
 def _nested_type(data_type: DataType) -> str:
-    return plain_type(data_type) + ("" if data_type.nullable else " NOT NULL")
+    return type_without_ids(data_type) + ("" if data_type.nullable else " NOT NULL")
 
 
 def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
@@ -243,12 +245,12 @@ def find_differences(lake: PaimonSchema, spec: LakeTableSpec) -> list[str]:
     by_name = {f.name.casefold(): f for f in lake.fields}
     for column in spec.schema.columns:
         field = by_name.pop(column.name.casefold(), None)
-        expected = plain_type(paimon_type(column.type, itertools.count()))
+        expected = type_without_ids(paimon_type(column.type, itertools.count()))
         if field is None:
             problems.append(f"column '{column.name}' ({expected}) is missing")
             continue
-        if plain_type(field.type) != expected:
-            problems.append(f"column '{column.name}' is {plain_type(field.type)}, expected {expected}")
+        if type_without_ids(field.type) != expected:
+            problems.append(f"column '{column.name}' is {type_without_ids(field.type)}, expected {expected}")
         if column.nullable and not field.type.nullable:
             problems.append(f"column '{column.name}' is NOT NULL, expected nullable")
     problems += [f"column '{field.name}' is not in the table" for field in by_name.values()]

@@ -27,7 +27,7 @@ from pypaimon.table.row.generic_row import GenericRow
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.lake.metadata_cache import cache_metadata
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles, paimon_metadata
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO, translate_metadata_errors
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec, decode_field
 from streamhouse_spark.lake.paimon.manifests import ADD, DELETE, MetadataReader, key_of
 from streamhouse_spark.lake.paimon.merge_tree import describe_keyed_file
@@ -47,7 +47,7 @@ SNAPSHOT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SnapshotUpdate:
     """A change of the snapshot that is the latest at the commit."""
 
     added: Sequence[LakeFile] = ()
@@ -64,7 +64,7 @@ class Change:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-Validation = Callable[[PaimonTable], Change]
+Validation = Callable[[PaimonTable], SnapshotUpdate]
 """Validates a change against this state and returns the change, or raises an error."""
 
 
@@ -101,9 +101,9 @@ def commit_snapshot(binding: PaimonTableBinding, validate: Validation) -> Snapsh
     )
 
 
-def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> Change:
+def _validate_change(binding: PaimonTableBinding, table: PaimonTable, validate: Validation) -> SnapshotUpdate:
     """Return the validated change. Prefetches the manifest lists of the latest snapshot, which the new one extends."""
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     change, _ = call_both(binding.storage, partial(validate, table), partial(reader.expect_lists, table.snapshot))
     return change
 
@@ -142,14 +142,16 @@ def _require_overtaken(binding: PaimonTableBinding, table: PaimonTable, error: S
 class _SnapshotBuilder:
     """Builds the manifests and manifest lists of one attempt in memory."""
 
-    def __init__(self, binding: PaimonTableBinding, table: PaimonTable, change: Change, commit_uuid: str) -> None:
+    def __init__(
+        self, binding: PaimonTableBinding, table: PaimonTable, change: SnapshotUpdate, commit_uuid: str
+    ) -> None:
         self._table = table
         self._change = change
         self._commit_uuid = commit_uuid
         self._binding = binding
         self._world = binding.world
         self._now_ms = binding.world.clock.now_ms()
-        self._files = PaimonFiles(binding.files)
+        self._files = StorageFileIO(binding.files)
         self._reader = MetadataReader(table, self._files)
         store = table.store(self._files)
         self._manifests = ManifestFileManager(store)
@@ -158,7 +160,7 @@ class _SnapshotBuilder:
     def build(self) -> tuple[Snapshot, dict[str, bytes]]:
         """Return the snapshot, and location → bytes of the files to store before it."""
         parent = self._table.snapshot
-        with paimon_metadata(self._table.location):
+        with translate_metadata_errors(self._table.location):
             changes = [*self._removed_entries(), *(self._entry(file) for file in self._change.added)]
             name = f"manifest-list-{self._world.ids.new_uuid()}"
             base_size = self._lists.write(f"{name}-0", self._merge_manifests(self._reader.manifests(parent)))
@@ -228,7 +230,7 @@ class _SnapshotBuilder:
             GenericRow(partition, spec.partition_fields),
             spec.bucket_of(file.bucket),
             spec.num_buckets,
-            _data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
+            _to_data_file(file, spec, self._now_ms, _COMPACTED if self._change.is_compaction else _APPENDED),
         )
 
     def _merge_manifests(self, manifests: list[ManifestFileMeta]) -> list[ManifestFileMeta]:
@@ -258,10 +260,10 @@ _APPENDED, _COMPACTED = 0, 1
 """Paimon's codes for the source of a file."""
 
 
-def _data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
+def _to_data_file(file: LakeFile, spec: PaimonFileSpec, now_ms: int, source: int) -> DataFileMeta:
     """Return Paimon's description of a file that a task wrote. Its sequence numbers are the log's offsets."""
     name = file.location.rpartition("/")[2]
-    is_canonical = file.location == spec.canonical(file.partition, file.bucket, name)
+    is_canonical = file.location == spec.canonical_location(file.partition, file.bucket, name)
     low, high, nulls = (file.columns[group] for group in ("lower_bounds", "upper_bounds", "null_counts"))
     fields = [field for field in spec.schema.fields if field.id in nulls]
     empty = GenericRow([], [])

@@ -10,7 +10,7 @@ import pyarrow as pa
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.errors import SnapshotExpiredError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
-from streamhouse_spark.lake.base import LakeTable, ReplaceableSnapshots
+from streamhouse_spark.lake.base import LakeTable, SupportsSnapshotReplacement
 from streamhouse_spark.lake.paimon import (
     compaction,
     drop_partition,
@@ -40,7 +40,7 @@ from streamhouse_spark.lake.types import (
 from streamhouse_spark.lake.validation import LogRange
 
 
-class PaimonLake(LakeTable, ReplaceableSnapshots):
+class PaimonLake(LakeTable, SupportsSnapshotReplacement):
     """The `LakeTable` of Paimon."""
 
     binding: PaimonTableBinding
@@ -75,7 +75,7 @@ class PaimonLake(LakeTable, ReplaceableSnapshots):
         self.binding.require_owner(table)
         return tiering_commit.describe_snapshot(self.binding, table.snapshot) if table.snapshot else None
 
-    def head(self) -> LakeVersion | None:
+    def latest_version(self) -> LakeVersion | None:
         table = self.binding.find()
         snapshot = None if table is None else table.snapshot
         if snapshot is None:

@@ -14,10 +14,10 @@ from pypaimon.table.file_store_table import FileStoreTable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import CommitConflictError, CorruptDataError, LakeMismatchError, ObjectNotFoundError
 from streamhouse_spark.lake.base import LakeTableBinding
-from streamhouse_spark.lake.column_mapping import ColumnMap
+from streamhouse_spark.lake.column_mapping import ColumnMapping
 from streamhouse_spark.lake.metadata_cache import RoundCache
 from streamhouse_spark.lake.paimon.evolution import evolve_lake, paimon_columns
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.schema import find_differences, paimon_schema
 from streamhouse_spark.lake.paimon.snapshots import SnapshotManager, consumer_text
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
@@ -61,12 +61,12 @@ class PaimonTable:
             )
         return schema
 
-    def store(self, files: PaimonFiles) -> FileStoreTable:
+    def store(self, files: StorageFileIO) -> FileStoreTable:
         """Return Paimon's table object, for its readers and writers of metadata."""
         return store_of(self.schema, self.location, files)
 
 
-def store_of(schema: PaimonSchema, location: str, files: PaimonFiles | None) -> FileStoreTable:
+def store_of(schema: PaimonSchema, location: str, files: StorageFileIO | None) -> FileStoreTable:
     return FileStoreTable(files, Identifier.create("lake", "table"), location, schema)
 
 
@@ -91,7 +91,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
     def owner_of(self, table: PaimonTable) -> str | None:
         return table.owner
 
-    def columns_of(self, table: PaimonTable) -> ColumnMap:
+    def columns_of(self, table: PaimonTable) -> ColumnMapping:
         return paimon_columns(table.schema, self.spec)
 
     def exists(self) -> bool:

@@ -26,17 +26,17 @@ from pypaimon.snapshot.snapshot import Snapshot
 
 from streamhouse_spark.errors import CommitConflictError, LakeMismatchError, LakeRolledBackError
 from streamhouse_spark.lake.paimon.evolution import require_lake_migrated
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
 from streamhouse_spark.lake.paimon.file_spec import PaimonFileSpec
 from streamhouse_spark.lake.paimon.manifests import ADD, MetadataReader, live_entries
-from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_shifts
-from streamhouse_spark.lake.paimon.snapshot_commit import Change, commit_snapshot, files_not_before_ms
+from streamhouse_spark.lake.paimon.merge_tree import require_newest, sequence_offset_gaps
+from streamhouse_spark.lake.paimon.snapshot_commit import SnapshotUpdate, commit_snapshot, files_not_before_ms
 from streamhouse_spark.lake.paimon.snapshots import commit_of
 from streamhouse_spark.lake.paimon.table_binding import PaimonTable, PaimonTableBinding
 from streamhouse_spark.lake.parquet.file_writer import parse_file_end
 from streamhouse_spark.lake.parquet.reader import owner_of
 from streamhouse_spark.lake.snapshot_properties import OFFSETS_PROPERTY, LakeOffsets, make_lake_snapshot, parse_offsets
-from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, same_offsets
+from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, WriteContext, has_same_offsets
 from streamhouse_spark.lake.validation import LogRange, next_offsets, require_dense, require_offsets, require_present
 
 FOREIGN_KEPT_PROPERTY: Final = "streamhouse-keeps-others-files"
@@ -50,17 +50,17 @@ def write_context(binding: PaimonTableBinding) -> WriteContext:
     spec = binding.spec
     began_ms = binding.storage.now_ms()
     file_spec = PaimonFileSpec(
-        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_shifts(binding, table)
+        table.schema, table.location, began_ms, snapshot_name(table.snapshot), _sequence_offset_gaps(binding, table)
     )
     file_spec.directory((None,) * len(file_spec.partition_fields), 0)  # raises for options that no task could parse
     return WriteContext(spec.table_uuid, spec.schema, spec.target_file_bytes, file_spec.to_json(), spec.primary_key)
 
 
-def _sequence_shifts(binding: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
+def _sequence_offset_gaps(binding: PaimonTableBinding, table: PaimonTable) -> Mapping[int, int]:
     if table.snapshot is None or not binding.spec.primary_key:
         return {}
     offsets = offsets_at(binding, table.snapshot)
-    return sequence_shifts(live_entries(binding, table), offsets.offsets if offsets else {})
+    return sequence_offset_gaps(live_entries(binding, table), offsets.offsets if offsets else {})
 
 
 def snapshot_name(snapshot: Snapshot | None) -> str | None:
@@ -72,8 +72,8 @@ def commit_round(
     binding: PaimonTableBinding, files: Sequence[LakeFile], expected: LogRange, new: LogRange, context: WriteContext
 ) -> LakeSnapshot | None:
     """Commit a round. See `LakeTable.commit`."""
-    is_truncated = not same_offsets(expected.starts, new.starts)
-    if not files and not is_truncated and same_offsets(expected.ends, new.ends):
+    is_truncated = not has_same_offsets(expected.starts, new.starts)
+    if not files and not is_truncated and has_same_offsets(expected.ends, new.ends):
         return None
     if not binding.spec.primary_key:
         require_dense(files, new.starts if is_truncated else expected.ends, new.ends, new.absent)
@@ -84,9 +84,9 @@ def commit_round(
     retention = {FOREIGN_KEPT_PROPERTY: "true"} if row_deletes and not has_foreign else {}
     num_deleted = sum(new.absent.values()) + sum(file.num_dropped for file in row_deletes)
 
-    def validated(table: PaimonTable) -> Change:
+    def validated(table: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(table)
-        require_shape(binding, table, file_spec)
+        require_committable(binding, table, file_spec)
         offsets = offsets_at(binding, table.snapshot) if table.snapshot else None
         require_offsets(table.location, offsets, expected)
         if not is_truncated and snapshot_name(table.snapshot) != file_spec.planned_on:
@@ -98,7 +98,7 @@ def commit_round(
             require_newest(table.location, live_entries(binding, table) if binding.spec.primary_key else (), files)
         require_present(binding.files_at, added)
         moved = next_offsets(offsets, expected, new, num_deleted, binding.spec.history)
-        return Change(
+        return SnapshotUpdate(
             added,
             removes_all=is_truncated and table.snapshot is not None,
             removed_at=[file.location for file in row_deletes],
@@ -159,7 +159,7 @@ def describe_past_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> L
         return make_lake_snapshot(snapshot.id, snapshot.time_millis, None)
 
 
-def require_shape(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
+def require_committable(binding: PaimonTableBinding, table: PaimonTable, file_spec: PaimonFileSpec) -> None:
     """Require that the table still has the schema of the files, and that orphan removal cannot have deleted the files.
 
     Raises `CommitConflictError`.
@@ -198,7 +198,7 @@ def _is_stored(binding: PaimonTableBinding, snapshot: Snapshot) -> bool:
     return stored is not None and commit_of(stored) == commit_of(snapshot)
 
 
-def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
+def make_snapshot_durable(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
     """Make a snapshot durable by committing an empty one after it. Returns it, or ``snapshot`` if it is durable.
 
     Raises `CommitConflictError` if ``snapshot`` was replaced.
@@ -219,16 +219,16 @@ def seal_snapshot(binding: PaimonTableBinding, snapshot: Snapshot) -> Snapshot:
 def _commit_empty(binding: PaimonTableBinding, validate: Callable[[PaimonTable], None] = lambda _: None) -> Snapshot:
     """Commit a snapshot with the rows of the previous one, which is durable afterwards."""
 
-    def validated(newest: PaimonTable) -> Change:
+    def validated(newest: PaimonTable) -> SnapshotUpdate:
         binding.require_owner(newest)
         validate(newest)
-        return Change(is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
+        return SnapshotUpdate(is_compaction=True, properties=carry_offsets(binding, newest.snapshot))
 
     return commit_snapshot(binding, validated)
 
 
 def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
-    """Return the latest durable snapshot. See `ReplaceableSnapshots.find_durable`.
+    """Return the latest durable snapshot. See `SupportsSnapshotReplacement.find_durable`.
 
     Commits an empty snapshot if the latest one has rows that are not durable yet.
     """
@@ -240,7 +240,7 @@ def find_durable(binding: PaimonTableBinding) -> LakeSnapshot | None:
 
 
 def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> LakeSnapshot:
-    """Make a snapshot durable. See `ReplaceableSnapshots.wait_until_durable`.
+    """Make a snapshot durable. See `SupportsSnapshotReplacement.wait_until_durable`.
 
     Commits an empty snapshot, unless the snapshot is durable or the previous one has the same rows.
     """
@@ -250,11 +250,11 @@ def wait_until_durable(binding: PaimonTableBinding, snapshot: LakeSnapshot) -> L
         raise _replaced_error(binding.location, snapshot.id)
     if successor is not None or _find_durable_with_rows_of(binding, stored, snapshot) is not None:
         return snapshot
-    return describe_snapshot(binding, seal_snapshot(binding, stored))
+    return describe_snapshot(binding, make_snapshot_durable(binding, stored))
 
 
 def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
-    """Return whether a snapshot was replaced. See `ReplaceableSnapshots.is_replaced`."""
+    """Return whether a snapshot was replaced. See `SupportsSnapshotReplacement.is_replaced`."""
     table = _find_own_table(binding)
     if table is None or table.snapshot is None:
         return False
@@ -263,7 +263,7 @@ def was_replaced(binding: PaimonTableBinding, snapshot_id: int) -> bool:
         return False
     lake_offsets = offsets_at(binding, table.snapshot)
     offsets = lake_offsets.offsets if lake_offsets else {}
-    reader = MetadataReader(table, PaimonFiles(binding.files))
+    reader = MetadataReader(table, StorageFileIO(binding.files))
     entries = reader.remaining_entries(reader.manifests(table.snapshot))
     live = (reader.location(entry) for entry in entries if entry.kind == ADD)
     beyond = (location for location in live if _is_beyond(location, offsets))
@@ -282,9 +282,9 @@ def _find_durable_with_rows_of(
 ) -> LakeSnapshot | None:
     """Return the durable snapshot before ``stored`` with the rows and deletes of ``snapshot``, or None."""
     below = _find_predecessor(binding, stored)
-    if below is None or not same_offsets(below.offsets, snapshot.offsets):
+    if below is None or not has_same_offsets(below.offsets, snapshot.offsets):
         return None
-    is_same = same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
+    is_same = has_same_offsets(below.starts, snapshot.starts) and below.dropped_rows == snapshot.dropped_rows
     return below if is_same else None
 
 

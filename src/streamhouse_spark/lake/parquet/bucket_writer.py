@@ -18,7 +18,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CorruptDataError
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, FileSpec, PartitionFile, PartitionKey
-from streamhouse_spark.lake.parquet.reader import OffsetFile
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 
 BUFFERED_BYTES_MAX = 256 << 20
@@ -71,7 +71,7 @@ def _exclude_deleted(
 
 
 def rewrite_files(
-    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[OffsetFile, pa.RecordBatch]]
+    output: FileOutput, bucket: int, offsets: OffsetRange, batches: Iterable[tuple[FileWithOffsets, pa.RecordBatch]]
 ) -> list[LakeFile]:
     """Write rows of several files of one partition. ``batches`` are rows, in row order, with their source file.
 
@@ -101,7 +101,7 @@ def write_rows(
         return writer.close()
 
 
-def write_lanes(
+def write_clustered_files(
     output: FileOutput,
     bucket: int,
     offsets: OffsetRange,

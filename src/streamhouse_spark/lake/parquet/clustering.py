@@ -27,9 +27,9 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.option_parsing import parse_names
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_lanes
+from streamhouse_spark.lake.parquet.bucket_writer import LANES_MAX, Int64Array, write_clustered_files
 from streamhouse_spark.lake.parquet.compaction import CompactGroup, StoredFile
-from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark, parse_file_offsets
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_clustered_file_name, parse_file_offsets
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import BATCH_ROWS, RowCursor, merge_by_offset, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection
@@ -73,7 +73,7 @@ class SortOrder:
     def columns(self) -> tuple[str, ...]:
         return tuple(column for term in self.terms for column in term)
 
-    def mark(self, schema: TableSchema) -> str:
+    def fingerprint(self, schema: TableSchema) -> str:
         """Return 8 hexadecimal digits that identify this order, independent of the current column names."""
         ids = [[schema.column(column).id for column in term] for term in self.terms]
         return hashlib.sha256(str(ids).encode()).hexdigest()[:8]
@@ -132,7 +132,7 @@ class ZOrderRanks:
         cuts = self._cuts[name]
         return _count_cuts_below(cuts, rows.column(name)) << (self._bits - len(cuts).bit_length())
 
-    def lane_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
+    def range_bounds(self, sample: pa.Table, num_lanes: int) -> Int64Array:
         """Return at most ``num_lanes`` - 1 ascending ranks that divide the rows of the sample about evenly."""
         numbers = np.sort(self.of(sample))
         at = (np.arange(1, num_lanes) * len(numbers)) // num_lanes
@@ -177,8 +177,8 @@ class Clustering:
     """A sort order, and the target size of the files in it."""
 
     order: SortOrder
-    mark: str
-    """See `SortOrder.mark`."""
+    fingerprint: str
+    """See `SortOrder.fingerprint`."""
     file_bytes: int = CLUSTERED_FILE_BYTES
 
     def num_lanes(self, size_bytes: int) -> int:
@@ -211,14 +211,16 @@ def plan_clusters(
 
 
 def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterator[list[StoredFile]]:
-    fresh: list[StoredFile] = []
+    unclustered: list[StoredFile] = []
     clusters: dict[str, list[StoredFile]] = {}
     for file in files:
-        marks = parse_cluster_mark(file.location)
-        (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.mark else fresh).append(file)
-    if not fresh:
+        marks = parse_clustered_file_name(file.location)
+        (clusters.setdefault(marks[1], []) if marks and marks[0] == clustering.fingerprint else unclustered).append(
+            file
+        )
+    if not unclustered:
         return
-    parts = list(_cut_by_size(fresh))
+    parts = list(_cut_by_size(unclustered))
     last = parts[-1]
     for cluster in sorted(clusters.values(), key=_total_bytes):
         together = [*last, *cluster]
@@ -227,10 +229,10 @@ def _choose_files(files: Sequence[StoredFile], clustering: Clustering) -> Iterat
     yield from [*parts[:-1], last]
 
 
-def _cut_by_size(fresh: list[StoredFile]) -> Iterator[list[StoredFile]]:
+def _cut_by_size(unclustered: list[StoredFile]) -> Iterator[list[StoredFile]]:
     """Split files, in offset order, into runs that fit a cluster."""
     part: list[StoredFile] = []
-    for file in sorted(fresh, key=lambda f: _start_offset(f.location)):
+    for file in sorted(unclustered, key=lambda f: _start_offset(f.location)):
         if part and not _fits_cluster([*part, file]):
             yield part
             part = []
@@ -266,7 +268,7 @@ def write_cluster(
         return []
     sample = _sample_rows(group, projection.of_columns(clustering.order.columns), output.files)
     ranks = ZOrderRanks(clustering.order, sample)
-    cuts = ranks.lane_bounds(sample, clustering.num_lanes(group.size_bytes))
+    cuts = ranks.range_bounds(sample, clustering.num_lanes(group.size_bytes))
 
     files = [
         RowCursor(file.runs, read_split(output.files, split, projection), projection.schema.arrow)
@@ -283,8 +285,8 @@ def write_cluster(
 
     # A file may exceed the target, so that no small remainder is left.
     roomy = replace(output, context=replace(output.context, target_file_bytes=2 * clustering.file_bytes))
-    mark = f"_{clustering.mark}_{output.ids.new_uuid()[:8]}"
-    return write_lanes(roomy, group.bucket, offsets, mark, batches())
+    mark = f"_{clustering.fingerprint}_{output.ids.new_uuid()[:8]}"
+    return write_clustered_files(roomy, group.bucket, offsets, mark, batches())
 
 
 def _sample_rows(group: CompactGroup, projection: LakeProjection, files: FileAccess) -> pa.Table:

@@ -14,16 +14,16 @@ import pyarrow as pa
 
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.concurrency import THREADS_MAX, parallel_map
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import CommitConflictError
 from streamhouse_spark.lake.parquet.bucket_writer import rewrite_files
-from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_cluster_mark
-from streamhouse_spark.lake.parquet.reader import OffsetFile, read_split
+from streamhouse_spark.lake.parquet.file_writer import FileOutput, parse_clustered_file_name
+from streamhouse_spark.lake.parquet.reader import FileWithOffsets, read_split
 from streamhouse_spark.lake.types import LakeFile, LakeProjection, LakeSplit
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 
 COMPACT_FILES_MIN = 5
 """Minimum number of small adjacent files to rewrite."""
@@ -36,7 +36,7 @@ DISTRIBUTED_BYTES_MAX: Final = 16 << 30
 """This maximum if several processes write the groups of a call in parallel."""
 
 R = TypeVar("R")
-Footers = Callable[[Sequence[str]], Iterable[OffsetFile | None]]
+Footers = Callable[[Sequence[str]], Iterable[FileWithOffsets | None]]
 """Returns the offsets of files in order, and None for a file of another engine, which is skipped."""
 
 
@@ -65,11 +65,11 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class CompactGroup(Portable):
+class CompactGroup(JsonSerializable):
     """Adjacent files of one bucket and partition, in offset order, to merge into one."""
 
     bucket: int
-    files: tuple[OffsetFile, ...]
+    files: tuple[FileWithOffsets, ...]
     """Their offsets, without those of deleted rows."""
     stored: tuple[StoredFile, ...]
 
@@ -83,7 +83,9 @@ class CompactGroup(Portable):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON, without the partitions of files, which no task needs."""
-        return Portable.to_json(replace(self, stored=tuple(replace(file, partition=()) for file in self.stored)))
+        return JsonSerializable.to_json(
+            replace(self, stored=tuple(replace(file, partition=()) for file in self.stored))
+        )
 
     def splits(self) -> list[LakeSplit]:
         """Return the files as splits, in order."""
@@ -91,7 +93,7 @@ class CompactGroup(Portable):
 
 
 @dataclass(frozen=True, slots=True)
-class RewrittenGroup(Portable):
+class RewrittenGroup(JsonSerializable):
     """A rewritten group."""
 
     files: tuple[LakeFile, ...]
@@ -104,7 +106,9 @@ class GroupWriter(Protocol):
 
     def to_json(self) -> dict[str, Any]: ...
 
-    def written(self, group: Any, storage: Storage, settings: Mapping[str, str], world: World) -> RewrittenGroup: ...
+    def write_group(
+        self, group: Any, storage: Storage, settings: Mapping[str, str], world: World
+    ) -> RewrittenGroup: ...
 
 
 RunGroups = Callable[[Sequence[SizedFile], GroupWriter], Sequence[RewrittenGroup]]
@@ -122,7 +126,7 @@ def plan_groups(
     Calls ``footers`` only for a bucket and partition with enough small files.
     """
     candidates = list(_candidates(stored, target_bytes, files_min))
-    by_partition: dict[tuple[object, ...], list[tuple[StoredFile, OffsetFile]]] = {}
+    by_partition: dict[tuple[object, ...], list[tuple[StoredFile, FileWithOffsets]]] = {}
     offsets_of_files = footers([file.location for file in candidates])
     for file, offsets in zip(candidates, offsets_of_files, strict=True):
         if offsets is not None:
@@ -143,17 +147,17 @@ def limit_to_budget(groups: Iterable[G], bytes_max: int | None = None) -> Iterat
 
 def _candidates(stored: Sequence[StoredFile], target_bytes: int, files_min: int) -> Iterator[StoredFile]:
     small: dict[tuple[object, ...], int] = {}
-    stored = [file for file in stored if parse_cluster_mark(file.location) is None]
+    stored = [file for file in stored if parse_clustered_file_name(file.location) is None]
     for file in stored:
         small[file.partition] = small.get(file.partition, 0) + (file.size_bytes < target_bytes // 2)
     return (file for file in stored if small[file.partition] >= files_min)
 
 
 def _group_files(
-    files: list[tuple[StoredFile, OffsetFile]], target_bytes: int, files_min: int
+    files: list[tuple[StoredFile, FileWithOffsets]], target_bytes: int, files_min: int
 ) -> Iterator[CompactGroup]:
     files.sort(key=lambda pair: pair[1].runs.range.start)
-    run: list[tuple[StoredFile, OffsetFile]] = []
+    run: list[tuple[StoredFile, FileWithOffsets]] = []
     for pair in files:
         is_small = pair[0].size_bytes < target_bytes // 2
         run_bytes = sum(file.size_bytes for file, _ in run)
@@ -166,7 +170,7 @@ def _group_files(
     yield from _make_worthwhile_group(run, files_min)
 
 
-def _make_worthwhile_group(run: list[tuple[StoredFile, OffsetFile]], files_min: int) -> Iterator[CompactGroup]:
+def _make_worthwhile_group(run: list[tuple[StoredFile, FileWithOffsets]], files_min: int) -> Iterator[CompactGroup]:
     """Yield the run without leading files that are as large as all later files together, if enough files remain.
 
     So a row is rewritten only a few times, and the number of files grows with the logarithm of their size.
@@ -182,7 +186,7 @@ def make_local_runner(storage: Storage, settings: Mapping[str, str], world: Worl
     """Return a function that rewrites groups in this process. See `write_groups`."""
 
     def run(groups: Sequence[SizedFile], writer: GroupWriter) -> list[RewrittenGroup]:
-        return write_groups(storage, groups, lambda group: writer.written(group, storage, settings, world))
+        return write_groups(storage, groups, lambda group: writer.write_group(group, storage, settings, world))
 
     return run
 
@@ -190,7 +194,7 @@ def make_local_runner(storage: Storage, settings: Mapping[str, str], world: Worl
 def write_groups(storage: Storage, groups: Sequence[G], write: Callable[[G], R]) -> list[R]:
     """Rewrite groups in this process. Small groups on a remote store are written concurrently."""
     are_small = all(group.size_bytes <= SMALL_GROUP_BYTES_MAX for group in groups)
-    threads = THREADS_MAX if are_small and isinstance(storage, ReadsMany) else 1
+    threads = THREADS_MAX if are_small and isinstance(storage, SupportsBatchReads) else 1
     return list(parallel_map(write, groups, threads_max=threads))
 
 
@@ -228,7 +232,7 @@ def merge_group(group: CompactGroup, output: FileOutput, projection: LakeProject
     if not group.num_rows:
         return []
 
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+    def batches() -> Iterator[tuple[FileWithOffsets, pa.RecordBatch]]:
         for file, split in zip(group.files, group.splits(), strict=True):
             for batch in read_split(output.files, split, projection):
                 yield file, batch

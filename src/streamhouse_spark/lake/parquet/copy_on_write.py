@@ -17,7 +17,13 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.expressions.partition_filter import PartitionMatches
 from streamhouse_spark.lake.parquet.bucket_writer import PartitionSplitter, rewrite_files
 from streamhouse_spark.lake.parquet.file_writer import FileOutput, PartitionFile, PartitionKey, parse_file_offsets
-from streamhouse_spark.lake.parquet.reader import FilesAt, OffsetFile, deleted_rows_within, read_offset_file, read_split
+from streamhouse_spark.lake.parquet.reader import (
+    FilesAt,
+    FileWithOffsets,
+    deleted_rows_within,
+    read_file_offsets,
+    read_split,
+)
 from streamhouse_spark.lake.snapshot_properties import LakeOffsets
 from streamhouse_spark.lake.types import LakeDropReport, LakeFile, LakeProjection, LakeSplit
 
@@ -30,7 +36,7 @@ class FileRewrite:
     """A data file, and the offsets of the rows to remove."""
 
     split: LakeSplit
-    offsets: OffsetFile
+    offsets: FileWithOffsets
     removed_offsets: OffsetSet
 
     @property
@@ -55,7 +61,7 @@ def rewrite_without_rows(
         return []
     numbers = file.offsets.runs.rows_at(file.removed_offsets)
 
-    def batches() -> Iterator[tuple[OffsetFile, pa.RecordBatch]]:
+    def batches() -> Iterator[tuple[FileWithOffsets, pa.RecordBatch]]:
         position = 0
         for batch in read_split(files_at(file.split.location), file.split, projection):
             deleted = deleted_rows_within(numbers, position, batch.num_rows)
@@ -201,7 +207,7 @@ def retry_until_committed(world: World, lake: str, chosen: PartitionMatches, dro
 
 def _find_first_retained(
     files_at: FilesAt, writers: Collection[str], location: str, num_rows: int, below: Mapping[int, int]
-) -> tuple[int, OffsetFile | None]:
+) -> tuple[int, FileWithOffsets | None]:
     """Return the first row of a file to keep, and the file's offsets if they had to be read.
 
     Files of other engines and of a previous owner of the lake are dropped whole. Only its footer identifies a file of a
@@ -212,7 +218,7 @@ def _find_first_retained(
         return num_rows, None
     if not below:
         return 0, None
-    file_offsets = read_offset_file(files_at(location), location, writers)
+    file_offsets = read_file_offsets(files_at(location), location, writers)
     if file_offsets is None:
         return num_rows, None
     return file_offsets.runs.rows_below(below.get(file_offsets.bucket, 0)), file_offsets

@@ -15,7 +15,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.lake.parquet.file_columns import FIELD_ID, FIELD_IDS_KEY, TABLE_KEY, field_ids_text
 from streamhouse_spark.lake.parquet.footer_checksum import close_with_checksum
-from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import CountingWriter, FileAccess, open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import BUCKET_KEY, OFFSETS_KEY, SORTED_BY_KEY
 from streamhouse_spark.lake.types import LakeFile, WriteContext
 from streamhouse_spark.schema.variant import without_null_parts
@@ -151,7 +151,7 @@ def is_keyed_file(location: str) -> bool:
     return _KEYED_NAME.fullmatch(location.rpartition("/")[2]) is not None
 
 
-def parse_cluster_mark(location: str) -> tuple[str, str] | None:
+def parse_clustered_file_name(location: str) -> tuple[str, str] | None:
     """Return the marks of the sort order and of the cluster in a file's name, or None."""
     match = _CLUSTERED_NAME.fullmatch(location.rpartition("/")[2])
     return (match[1], match[2]) if match else None
@@ -287,7 +287,7 @@ class PartitionFile:
             first = [f"{runs.range.start:020d}" for runs in self._runs[:1]]
             name = self._spec.file_prefix + "-".join([f"{self._bucket:05d}", *first, f"{self._name_suffix}.parquet"])
             self._location = f"{self._spec.directory(self.key, self._bucket)}/{name}"
-            self._sink = self._stack.enter_context(parquet_sink(self._files, self._location))
+            self._sink = self._stack.enter_context(open_parquet_sink(self._files, self._location))
             self._writer = pq.ParquetWriter(
                 self._sink, self._spec.file_schema, metadata_collector=self._footers, **self._spec.writer_options
             )

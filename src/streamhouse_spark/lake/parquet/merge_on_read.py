@@ -28,7 +28,7 @@ RUN_BYTES_MAX = 128 << 20
 """Maximum bytes that are sorted in memory together."""
 
 
-class MergedRows:
+class KeyMergedFiles:
     """The live rows of several files, merged by key. The row in the latest file wins; only other engines write equal
     keys.
 
@@ -223,7 +223,7 @@ def read_split(
             files, split, projection, filter=filter, node=node, deleted=deleted, threads=threads
         )
         return
-    merged = NewestRows(files, split.merge, projection)
+    merged = SequenceMergedFiles(files, split.merge, projection)
     for rows in merged.batches():
         columns = rows.select(list(range(len(projection.schema.columns))))
         # A row that does not match the filter still replaces an older row, so the filter is applied last.
@@ -233,7 +233,7 @@ def read_split(
             yield columns
 
 
-class NewestRows:
+class SequenceMergedFiles:
     """Primary-key files merged by key. The row with the largest sequence number wins, and is omitted if it is a delete.
 
     Reads the files together in key order, so memory is bounded by one row group of each.

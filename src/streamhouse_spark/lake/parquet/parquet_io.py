@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import pyarrow as pa
 
-from streamhouse_spark.core.warehouse_layout import find_same_parent_directory, plain_location, plain_root
+from streamhouse_spark.core.warehouse_layout import canonical_location, canonical_root, find_same_parent_directory
 from streamhouse_spark.errors import LakeMismatchError
 from streamhouse_spark.storage.base import Bytes, Sink, Storage
-from streamhouse_spark.storage.prefetch import stretches
+from streamhouse_spark.storage.prefetch import merge_ranges
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -43,7 +43,7 @@ class StorageFiles:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._root = storage.url.rstrip("/") + "/"
-        self._plain_root = plain_root(storage.url) + "/"
+        self._canonical_root = canonical_root(storage.url) + "/"
         self._aliases: list[str] = []
         """Other names of the root in previous locations."""
 
@@ -71,8 +71,8 @@ class StorageFiles:
 
     def _find_key(self, location: str) -> str | None:
         """Return the location relative to the root, by any name of the root, or None if outside."""
-        plain = plain_location(location)
-        for root in (self._plain_root, *self._aliases):
+        plain = canonical_location(location)
+        for root in (self._canonical_root, *self._aliases):
             if plain.startswith(root):
                 return plain[len(root) :]
         root_path = self.storage.local_path("") if plain.startswith("/") and "/../" not in plain else None
@@ -116,7 +116,7 @@ class RangeReader(io.RawIOBase):
 
     def expect(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Prefetch byte ranges concurrently, and hold them until the next call."""
-        stretches_to_read = stretches(ranges)
+        stretches_to_read = merge_ranges(ranges)
         contents = self._storage.read_ranges(self._key, stretches_to_read)
         self._held = [(start, end, data) for (start, end), data in zip(stretches_to_read, contents, strict=True)]
 
@@ -176,7 +176,7 @@ class RangeFile(pa.PythonFile):  # type: ignore[misc]
 
 
 @contextmanager
-def parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
+def open_parquet_sink(files: FileAccess, location: str) -> Iterator[CountingWriter]:
     """Open a sink for a Parquet writer. The file is visible when the context ends without an error."""
     with files.create(location) as sink:
         yield CountingWriter(sink)

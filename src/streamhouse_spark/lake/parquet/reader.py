@@ -47,7 +47,7 @@ from streamhouse_spark.lake.types import FieldNames, Filter, LakeProjection, Lak
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from streamhouse_spark.lake.parquet.opened_file import ParquetSource
+    from streamhouse_spark.lake.parquet.parquet_source import ParquetSource
 
 Numbers = npt.NDArray[np.int64]
 
@@ -348,7 +348,7 @@ def _require_rows(file: pq.ParquetFile, split: LakeSplit, groups: range) -> None
 
 def _open_file(files: FileAccess, location: str, *, dictionaries: Sequence[str] = ()) -> ParquetSource:
     """Open the file. Verifies each page and footer that has a checksum, as all files of the package have."""
-    from streamhouse_spark.lake.parquet.opened_file import ParquetSource  # it imports pyarrow.parquet
+    from streamhouse_spark.lake.parquet.parquet_source import ParquetSource  # it imports pyarrow.parquet
 
     try:
         source = files.open_input(location)
@@ -484,7 +484,7 @@ def deleted_rows_within(deleted: Positions, position: int, num_rows: int) -> Pos
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetFile:
+class FileWithOffsets:
     """A data file with its bucket and the offsets of its rows."""
 
     location: str
@@ -492,7 +492,7 @@ class OffsetFile:
     runs: OffsetSet
 
 
-def read_offset_file(files: FileAccess, location: str, writers: Collection[str]) -> OffsetFile | None:
+def read_file_offsets(files: FileAccess, location: str, writers: Collection[str]) -> FileWithOffsets | None:
     """Return the offsets of a file from its footer, or None for a file of another engine or not of ``writers``."""
     with _open_file(files, location) as file:
         metadata = file.metadata.metadata or {}
@@ -507,12 +507,12 @@ def read_offset_file(files: FileAccess, location: str, writers: Collection[str])
             f"lake file {location} has {count_of(num_rows, 'row')}, expected {count_of(runs.num_rows, 'offset')}; "
             "restore it, or rebuild the lake from the log (streamhouse retier)"
         )
-    return OffsetFile(location, int(bucket), runs)
+    return FileWithOffsets(location, int(bucket), runs)
 
 
 def read_offsets(
     files_at: FilesAt,
-    candidates: Sequence[OffsetFile],
+    candidates: Sequence[FileWithOffsets],
     bucket: int,
     offsets: OffsetRange,
     projection: LakeProjection,
@@ -553,7 +553,7 @@ def _require_cover(parts: Sequence[OffsetSet], bucket: int, offsets: OffsetRange
 
 
 def read_in_offset_order(
-    files_at: FilesAt, parts: list[tuple[OffsetFile, OffsetSet]], offsets: OffsetRange, projection: LakeProjection
+    files_at: FilesAt, parts: list[tuple[FileWithOffsets, OffsetSet]], offsets: OffsetRange, projection: LakeProjection
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.RecordBatch]]:
     """Yield the rows of several files at ``offsets``, in offset order. Each row is in one file."""
     cursors = [_make_cursor(files_at(file.location), file, runs, projection) for file, runs in parts]
@@ -613,7 +613,7 @@ class RowCursor:
         return pa.Table.from_batches(tables, schema=self._schema)
 
 
-def _make_cursor(files: FileAccess, file: OffsetFile, runs: OffsetSet, projection: LakeProjection) -> RowCursor:
+def _make_cursor(files: FileAccess, file: FileWithOffsets, runs: OffsetSet, projection: LakeProjection) -> RowCursor:
     """Return a cursor over the rows of a file at these offsets."""
     first, last = file.runs.rows_of(runs.range)
     return RowCursor(runs, _read_rows_between(files, file.location, projection, first, last), projection.schema.arrow)

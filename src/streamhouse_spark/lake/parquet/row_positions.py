@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamhouse_spark.core.arrow_rows import drop_rows
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, Node
-from streamhouse_spark.expressions.row_masks import possible_rows, rows_to_keep
+from streamhouse_spark.expressions.row_masks import mask_possible_rows, mask_rows_to_keep
 from streamhouse_spark.lake.parquet.parquet_io import FileAccess
 from streamhouse_spark.lake.parquet.reader import (
     NO_POSITIONS,
@@ -48,7 +48,7 @@ def read_numbered(
         deleted_positions = opened.find_deleted_positions(files, chosen, deleted)
         for position, batch in opened.rows(columns, chosen):
             dropped = deleted_rows_within(deleted_positions, position, batch.num_rows)
-            possible = rows_to_keep(node, batch)
+            possible = mask_rows_to_keep(node, batch)
             if possible is None and not len(dropped):
                 yield chosen.row_numbers(position, batch.num_rows), batch
                 continue
@@ -64,11 +64,11 @@ def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node,
     if not 0 < len(names) < len(projection.schema.columns):
         return chosen
     filter_columns = projection.of_columns(names)
-    if possible_rows(node, pa.RecordBatch.from_pylist([], schema=filter_columns.schema.arrow)) is None:
+    if mask_possible_rows(node, pa.RecordBatch.from_pylist([], schema=filter_columns.schema.arrow)) is None:
         return chosen  # the filter, such as an Arrow expression, is not evaluated here
     hits = np.zeros(len(chosen.indexes), np.bool_)
     for position, batch in opened.rows(opened.columns(filter_columns), chosen):
-        possible = possible_rows(node, batch)
+        possible = mask_possible_rows(node, batch)
         rows = np.arange(batch.num_rows) if possible is None else np.flatnonzero(possible)
         hits[chosen.groups_of(position + rows)] = True
     return chosen.select(hits)

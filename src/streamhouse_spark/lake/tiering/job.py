@@ -38,14 +38,14 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.lake.base import LakeTable
-from streamhouse_spark.lake.file_access import PrefetchedFiles, lake_files
-from streamhouse_spark.lake.formats import file_spec_of, lake_library
+from streamhouse_spark.lake.file_access import PrefetchedFiles, open_lake_files
+from streamhouse_spark.lake.formats import file_spec_of, require_lake_library
 from streamhouse_spark.lake.parquet.bucket_writer import write_files, write_rows
 from streamhouse_spark.lake.parquet.file_writer import FileOutput
 from streamhouse_spark.lake.parquet.reader import FilesAt
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.tiering.plan import ROUND_BYTES_PER_BUCKET_MAX, TieringTask, require_progress, task_bytes
-from streamhouse_spark.lake.tiering.record_snapshot import lake_is_ahead, record_applied_deletes, record_snapshot
+from streamhouse_spark.lake.tiering.record_snapshot import is_lake_ahead, record_applied_deletes, record_snapshot
 from streamhouse_spark.lake.tiering.round import RunTasks, commit_round, plan_round, write_round
 from streamhouse_spark.lake.types import LakeFile, LakeSnapshot, LakeVersion
 from streamhouse_spark.lake.validation import warn_of_duplicates
@@ -57,12 +57,12 @@ from streamhouse_spark.log.segments.scan import check_dense, read_split
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.prefetch import ReadsMany, call_both
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, call_both
 
 NO_OP_MS_MAX: Final = 10 * 60_000
 """Time after which a round reads everything again, because another engine may alter columns without a snapshot."""
 
-_no_op_rounds: WeakKeyDictionary[CommitLog, _NoOpRound] = WeakKeyDictionary()
+_no_op_rounds: WeakKeyDictionary[CommitLog, _CachedNoOpRound] = WeakKeyDictionary()
 _lock = new_lock()
 logger = logging.getLogger(__name__)
 CONFLICTS_MAX = 20
@@ -71,7 +71,7 @@ SMALL_TASKS_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _NoOpRound:
+class _CachedNoOpRound:
     version: int
     attempt: str | None
     location: str
@@ -83,15 +83,15 @@ class _NoOpRound:
         return identity == (self.version, self.attempt, self.location)
 
 
-def remember_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
+def cache_no_op(log: CommitLog, state: TableState, head: LakeVersion | None, checked_ms: int) -> None:
     """Cache that a round, which read the lake at ``checked_ms`` or later, found nothing to tier."""
     if head is None or log.cached_state is not state:
         return
     with _lock:
-        _no_op_rounds[log] = _NoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
+        _no_op_rounds[log] = _CachedNoOpRound(state.version, state.attempt, state.lake_location, head, checked_ms)
 
 
-def forget(log: CommitLog) -> None:
+def forget_no_op(log: CommitLog) -> None:
     with _lock:
         _no_op_rounds.pop(log, None)
 
@@ -107,17 +107,17 @@ def find_unchanged_state(
     storage = lake.binding.storage
     with _lock:
         last_round = _no_op_rounds.get(log)
-    if last_round is None or not isinstance(storage, ReadsMany):
+    if last_round is None or not isinstance(storage, SupportsBatchReads):
         return None
     if not last_round.is_state(log.cached_state) or now_ms - last_round.checked_ms > NO_OP_MS_MAX:
-        forget(log)
+        forget_no_op(log)
         return None
     keys = [last_round.head.key, last_round.head.successor]
     state, (head, successor) = call_both(storage, refreshed, lambda: list(storage.read_many(keys)))
     is_same = head is not None and successor is None and lake.digest_of(head) == last_round.head.digest
     if is_same and last_round.is_state(state):
         return state
-    forget(log)
+    forget_no_op(log)
     return None
 
 
@@ -221,13 +221,13 @@ class TieringJob:
         with self._lake.cache_metadata_for_round():
             newest = self._fit_lake_to_state(state)
             context = self._lake.write_context() if is_due else None
-            head = self._lake.head() if not is_due else None
-        if newest is not None and not lake_is_ahead(newest, self._log.state):
+            head = self._lake.latest_version() if not is_due else None
+        if newest is not None and not is_lake_ahead(newest, self._log.state):
             self._record(newest)
         plan = plan_round(state, newest, targets, bytes_per_bucket_max=self._bytes_per_bucket_max)
         if not plan.is_due:
             if not self._is_before_drop:  # a round before a drop skips a check
-                remember_no_op(self._log, state, head, started_ms)
+                cache_no_op(self._log, state, head, started_ms)
             return True
         context = context or self._lake.write_context()
         files = write_round(self._lake, context, plan, run_tasks)
@@ -249,14 +249,14 @@ class TieringJob:
         self._fit_lake(state)
         newest = self._lake.newest()
         require_same_history(self._log, newest)
-        if newest is not None and lake_is_ahead(newest, state) and not lake_is_ahead(newest, self._refresh_state()):
+        if newest is not None and is_lake_ahead(newest, state) and not is_lake_ahead(newest, self._refresh_state()):
             raise CommitConflictError(
                 f"table {state.name}: another service tiered rows that were committed after this round started; retry"
             )
         return newest
 
     def _was_replaced(self, state: TableState) -> bool:
-        replaceable = self._lake.capabilities.replaceable
+        replaceable = self._lake.capabilities.snapshot_replacement
         return replaceable is not None and state.lake is not None and replaceable.is_replaced(state.lake.snapshot_id)
 
     def _require_progress(self, state: TableState, recorded: TieredSnapshot) -> None:
@@ -321,18 +321,20 @@ def run_task(
     Tasks of one round in a process share ``records``, because one record may hold rows of all buckets. Raises
     `MissingExtraError` if the executor does not have the library of the lake format.
     """
-    with lake_library(task.context.lake["format"], "the table to be tiered"):
+    with require_lake_library(task.context.lake["format"], "the table to be tiered"):
         if task.context.primary_key:
             return _run_keyed_task(storage, settings, world, task, records)
-        shape = file_spec_of(task.context)
-        output = FileOutput(task.context, shape, lake_files(storage, settings, shape.data_location), world.ids)
+        file_spec = file_spec_of(task.context)
+        output = FileOutput(
+            task.context, file_spec, open_lake_files(storage, settings, file_spec.data_location), world.ids
+        )
         return write_files(output, task.bucket, task.offsets, _read_rows(storage, task, records), task.split.deleted)
 
 
 def _run_keyed_task(
     storage: Storage, settings: Mapping[str, str], world: World, task: TieringTask, records: InlineRecords | None
 ) -> list[LakeFile]:
-    files_at = partial(lake_files, storage, settings)
+    files_at = partial(open_lake_files, storage, settings)
     if task.base is not None:
         return _run_base_task(storage, files_at, world, task, task.base)
     written = TableSchema((CHANGE_COLUMN, *task.context.schema.columns))
@@ -364,12 +366,12 @@ def _run_base_task(
         columns = ([pa.array(np.full(batch.num_rows, kind, np.int8)), *batch.columns] for batch in batches)
         inserts = (pa.RecordBatch.from_arrays(arrays, schema=written) for arrays in columns)
         return paimon_keyed.write_changes(context, files_at, world.ids, task.bucket, base, inserts)
-    shape = file_spec_of(context)
-    output = FileOutput(context, shape, files_at(shape.data_location), world.ids)
+    file_spec = file_spec_of(context)
+    output = FileOutput(context, file_spec, files_at(file_spec.data_location), world.ids)
     return write_rows(output, task.bucket, base, batches)
 
 
-def shared_records(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
+def make_record_cache(storage: Storage, tasks: Sequence[TieringTask]) -> InlineRecords | None:
     """Return the shared record cache of the tasks of one round, or None without tasks."""
     if not tasks:
         return None
@@ -382,7 +384,7 @@ def run_tasks_locally(storage: Storage, settings: Mapping[str, str], world: Worl
     """Return a function that runs the tasks of a round sequentially in this process."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        records = shared_records(storage, tasks)
+        records = make_record_cache(storage, tasks)
         return [run_task(storage, settings, world, task, records) for task in tasks]
 
     return run
@@ -392,9 +394,9 @@ def run_tasks_in_threads(storage: Storage, settings: Mapping[str, str], world: W
     """Return a function that runs tasks in threads: one per core, or more for small tasks on a remote store."""
 
     def run(tasks: Sequence[TieringTask]) -> list[list[LakeFile]]:
-        records = shared_records(storage, tasks)
+        records = make_record_cache(storage, tasks)
         are_small = all(task_bytes(task) <= SMALL_TASK_BYTES_MAX for task in tasks)
-        waits = isinstance(storage, ReadsMany) and are_small
+        waits = isinstance(storage, SupportsBatchReads) and are_small
         threads_max = SMALL_TASKS_AT_ONCE if waits else os.cpu_count() or 1
         return list(
             parallel_map(lambda t: run_task(storage, settings, world, t, records), tasks, threads_max=threads_max)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 
-from streamhouse_spark.core.json_codec import Portable
+from streamhouse_spark.core.json_codec import JsonSerializable
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
@@ -26,7 +26,7 @@ GROUP_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class TieringTask(Portable):
+class TieringTask(JsonSerializable):
     """The part of a round for one bucket: the rows to read and the context to write them in. Serializable."""
 
     split: LogSplit
@@ -97,7 +97,7 @@ def rows_to_delete(state: TableState, lake: LakeSnapshot | None, new: Mapping[in
     return {bucket: runs for bucket, runs in below.items() if runs}
 
 
-def find_bases(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
+def find_base_snapshots(state: TableState, begin: Mapping[int, int]) -> Mapping[int, KvSnapshot]:
     """Return bucket → KV snapshot, for buckets without lake rows whose log no longer has all changes."""
     return {
         bucket: base

@@ -26,7 +26,7 @@ from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.reader import group_by_bucket, read_live_rows
 from streamhouse_spark.lake.snapshot_history import newest_snapshot
-from streamhouse_spark.lake.types import LakeSnapshot, same_offsets
+from streamhouse_spark.lake.types import LakeSnapshot, has_same_offsets
 from streamhouse_spark.log.actions import Action, TieredSnapshot
 from streamhouse_spark.log.catalog.branches import find_branches
 from streamhouse_spark.log.commit_log import CommitLog
@@ -122,7 +122,7 @@ def _find_partition_drop(state: TableState, lake: LakeTable, tiered_snapshot: Ti
     dropped_rows = state.lake.dropped_rows if state.lake is not None else 0
     newer = tiered_snapshot.snapshot_id
     for snapshot in lake.ancestors(tiered_snapshot.snapshot_id):
-        if not same_offsets(snapshot.starts, tiered_snapshot.starts):
+        if not has_same_offsets(snapshot.starts, tiered_snapshot.starts):
             return None
         if snapshot.dropped_rows < tiered_snapshot.dropped_rows:
             is_only_drop = snapshot.dropped_rows == dropped_rows
@@ -188,7 +188,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
     recorded = log.state.recorded_lake
     if recorded is not None and not should_record(snapshot, recorded):
         return
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if replaceable is not None and _dropped_more_rows(snapshot, recorded):
         snapshot = replaceable.wait_until_durable(snapshot)
 
@@ -197,7 +197,7 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
             return []  # the lake was rebuilt at another location, and this snapshot belongs to the old one
         latest: LakeSnapshot | None = snapshot
         recorded = state.recorded_lake
-        if recorded is not None and same_offsets(snapshot.offsets, recorded.offsets):
+        if recorded is not None and has_same_offsets(snapshot.offsets, recorded.offsets):
             latest = lake.newest()
         if latest is None or not _is_recordable(latest, state):
             return []
@@ -215,13 +215,13 @@ def record_snapshot(log: CommitLog, lake: LakeTable, snapshot: LakeSnapshot) -> 
 def _is_recordable(snapshot: LakeSnapshot, state: TableState) -> bool:
     """Return whether a record after ``state`` may contain the snapshot."""
     recorded = state.recorded_lake
-    return not lake_is_ahead(snapshot, state) and (recorded is None or should_record(snapshot, recorded))
+    return not is_lake_ahead(snapshot, state) and (recorded is None or should_record(snapshot, recorded))
 
 
 def _retains_external_files(state: TableState, lake: LakeTable, snapshot: LakeSnapshot) -> bool:
     """Return whether a snapshot retains the files without offsets of the recorded snapshot."""
     recorded = state.lake
-    if recorded is None or not same_offsets(snapshot.starts, recorded.starts):
+    if recorded is None or not has_same_offsets(snapshot.starts, recorded.starts):
         return False
     return lake.keeps_files(recorded.snapshot_id, snapshot.id)
 
@@ -251,7 +251,7 @@ def _make_tiered_snapshot(state: TableState, snapshot: LakeSnapshot, time_ms: in
 
 def _dropped_more_rows(snapshot: LakeSnapshot, recorded: TieredSnapshot | None) -> bool:
     """Return whether the lake deleted or dropped rows after the recorded snapshot."""
-    is_followed = recorded is not None and same_offsets(snapshot.starts, recorded.starts)
+    is_followed = recorded is not None and has_same_offsets(snapshot.starts, recorded.starts)
     return snapshot.dropped_rows > (recorded.dropped_rows if recorded is not None and is_followed else 0)
 
 
@@ -292,7 +292,7 @@ def record_latest_snapshot(log: CommitLog, lake: LakeTable) -> bool:
     return False
 
 
-def lake_is_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
+def is_lake_ahead(snapshot: LakeSnapshot, state: TableState) -> bool:
     """Return whether the lake has rows or a truncation that the log does not have in this state."""
     ends = state.ends
     return any(offset > ends.get(bucket, 0) for bucket, offset in snapshot.offsets.items()) or any(
@@ -310,5 +310,5 @@ def should_record(snapshot: LakeSnapshot, recorded: TieredSnapshot) -> bool:
         snapshot.id != recorded.snapshot_id
         and all(offsets.get(b, 0) >= o for b, o in recorded.offsets.items())
         and all(starts.get(b, 0) >= o for b, o in recorded.starts.items())
-        and (snapshot.dropped_rows >= recorded.dropped_rows or not same_offsets(starts, recorded.starts))
+        and (snapshot.dropped_rows >= recorded.dropped_rows or not has_same_offsets(starts, recorded.starts))
     )

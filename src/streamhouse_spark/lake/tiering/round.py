@@ -18,7 +18,7 @@ from streamhouse_spark.lake.tiering.plan import (
     KEYED_ROUND_BYTES_PER_BUCKET_MAX,
     ROUND_BYTES_PER_BUCKET_MAX,
     TieringTask,
-    find_bases,
+    find_base_snapshots,
     find_round_starts,
     plan_tiering,
     rows_to_delete,
@@ -112,7 +112,7 @@ def plan_round(
     """Return the plan of the round after a snapshot. Raises the errors of `plan_tiering` and `find_round_starts`."""
     offsets, starts = (newest.offsets, newest.starts) if newest is not None else ({}, NEVER_TRUNCATED)
     begin = find_round_starts(state, newest)
-    bases = find_bases(state, begin)
+    bases = find_base_snapshots(state, begin)
     is_keyed, bytes_max = bool(state.primary_key), bytes_per_bucket_max
     if is_keyed:
         bytes_max = min(bytes_max, KEYED_ROUND_BYTES_PER_BUCKET_MAX)
@@ -144,7 +144,7 @@ def write_round(lake: LakeTable, context: WriteContext, plan: TieringPlan, run_t
     deleted = plan.deleted_rows_of(lake)
     if deleted or plan.file_deletes:
         recorded = state.lake.snapshot_id if state.lake is not None else None
-        rows = RowsOfLog(lake.binding.storage, state, lake.binding.spec.schema)
+        rows = HotLogRowReader(lake.binding.storage, state, lake.binding.spec.schema)
         pending = PendingDeletes(plan.file_deletes, recorded, plan.applied_through, rows)
         files += lake.delete_rows(context, deleted, files, with_older=plan.keeps_rows, pending=pending)
     return files
@@ -166,7 +166,7 @@ def commit_round(
 
 
 @dataclass(frozen=True, slots=True)
-class RowsOfLog:
+class HotLogRowReader:
     """Reads rows from the log. Implements `LogRowReader`."""
 
     storage: Storage

@@ -26,14 +26,15 @@ from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.core.warehouse_layout import manifest_key
 from streamhouse_spark.errors import CorruptDataError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Action, Archive, ArchivePage, SetArchive
+from streamhouse_spark.log.append_commit import is_retained
 from streamhouse_spark.log.archive.pages import (
     CommitRows,
     PageContent,
     encode_page,
+    find_usable_archive,
     list_page_keys,
     read_page,
     read_pages,
-    usable_archive,
 )
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.commit_reader import LOGGED_ACTIONS, Commit, read_commits
@@ -45,7 +46,6 @@ from streamhouse_spark.log.segments.multi_bucket_writer import pack_by_size
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range
 from streamhouse_spark.log.segments.writer import SegmentOptions
-from streamhouse_spark.log.staging import is_retained
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.storage.base import Storage, object_exists
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
@@ -64,7 +64,7 @@ OBJECT_BYTES: Final = 32 << 20
 """Bytes in memory of the segments that share an object. A larger segment has a separate object."""
 
 
-def keep_archive(
+def update_archive(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
     """Archive the new changes, and drop changes older than ``retention_ms``; None drops all changes.
@@ -80,14 +80,14 @@ def keep_archive(
 def _archive_once(
     log: CommitLog, storage: Storage, world: World, options: SegmentOptions, retention_ms: int | None
 ) -> int:
-    """Run one round of `keep_archive`. Return the number of changes that it archived; 0 ends the rounds."""
+    """Run one round of `update_archive`. Return the number of changes that it archived; 0 ends the rounds."""
     state = log.refresh()
     if retention_ms is None:
         if state.archive:
             _commit(log, storage, state, NO_ARCHIVE, [], storage.now_ms())
         return 0
     began_ms = storage.now_ms()
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     base = archive or Archive((), {bucket: bucket_log.start for bucket, bucket_log in state.buckets.items()})
     unexpired = _drop_expired_pages(base, began_ms - retention_ms)
     new_ranges = {b: OffsetRange(base.end(b), log_.end) for b, log_ in state.buckets.items() if log_.end > base.end(b)}
@@ -97,7 +97,7 @@ def _archive_once(
         return 0
     merged = _select_pages_to_merge(unexpired, state.time_ms, retention_ms)
     packed = replace(options, codec="zstd")
-    round_ = _Round(storage, world, state, packed, unexpired, not archive, log.recent_rows)
+    round_ = _ArchiveRound(storage, world, state, packed, unexpired, not archive, log.recent_rows)
     written = round_.write(merged, new_ranges)
     is_done = _commit(log, storage, state, written.archive, written.uuids, began_ms)
     return written.num_changes if is_done else 0
@@ -164,14 +164,14 @@ def _list_page_keys(storage: Storage, state: TableState, uuid: str) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenPage:
     archive: Archive
     uuids: list[str]
     num_changes: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _ArchiveRound:
     storage: Storage
     world: World
     state: TableState
@@ -181,7 +181,7 @@ class _Round:
     is_first: bool
     recent: RecentRows
 
-    def write(self, merged: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _Written:
+    def write(self, merged: Sequence[ArchivePage], new_ranges: Mapping[int, OffsetRange]) -> _WrittenPage:
         """Write a page with the changes of the ``merged`` pages and the new changes. It is durable when this
         returns.
         """
@@ -210,7 +210,7 @@ class _Round:
         pages = (*archive.pages[: len(archive.pages) - len(merged)], page)
         first = self._first_commit(rows, new_ranges, first_listed)
         num_changes = sum(map(len, new_ranges.values()))
-        return _Written(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
+        return _WrittenPage(Archive(pages, dict(archive.starts), first), [uuid, *uuids], num_changes)
 
     def _limit_size(
         self, rows: CommitRows, new_ranges: Mapping[int, OffsetRange]

@@ -20,7 +20,7 @@ from streamhouse_spark.core.warehouse_layout import manifest_key, segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError, SnapshotExpiredError
 from streamhouse_spark.log.actions import NO_ARCHIVE, Append, Archive, Payload, segment_from_json, segment_to_json
 from streamhouse_spark.log.commit_reader import Commit
-from streamhouse_spark.log.framing import decode_frame, decoding_fields, encode_frame
+from streamhouse_spark.log.framing import decode_frame, encode_frame, translate_field_errors
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.scan import LogSplit
 from streamhouse_spark.log.state import CHANGE_COLUMN, TableState
@@ -132,21 +132,21 @@ class PageContent:
         return LogSplit(table_uuid, bucket, offsets, segments, schemas)
 
 
-def usable_archive(state: TableState) -> Archive:
+def find_usable_archive(state: TableState) -> Archive:
     """Return the state's archive if it is contiguous with the hot log; otherwise an empty archive."""
-    joins = state.archive.joins({bucket: log.start for bucket, log in state.buckets.items()})
+    joins = state.archive.is_contiguous_with({bucket: log.start for bucket, log in state.buckets.items()})
     return state.archive if joins else NO_ARCHIVE
 
 
 def first_change_offsets(state: TableState) -> dict[int, int]:
     """Return bucket → the first offset whose change is retained in the archive or the hot log."""
-    starts = usable_archive(state).starts
+    starts = find_usable_archive(state).starts
     return {bucket: min(starts.get(bucket, log.start), log.start) for bucket, log in state.buckets.items()}
 
 
 def find_first_record_to_archive(state: TableState) -> int | None:
     """Return the first record with changes to archive, or None. The low watermark must not pass it."""
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     if not archive or state.parsed.changelog_retention_ms is None:
         return None
     has_new_rows = any(log.end > archive.end(bucket) for bucket, log in state.buckets.items())
@@ -170,7 +170,7 @@ def decode_page(data: bytes, where: str) -> PageContent:
     """Decode a page. Raises `CorruptDataError`, `FormatVersionError`."""
     frame = decode_frame(_KIND, data, where)
     header: Mapping[str, Any] = frame.header
-    with decoding_fields(_KIND, where):
+    with translate_field_errors(_KIND, where):
         return PageContent(
             tuple(segment_from_json(segment, frame.payload) for segment in header["segments"]),
             {int(i): TableSchema.from_json(schema) for i, schema in header["schemas"].items()},

@@ -1,7 +1,7 @@
 """The branches and clones of a table. The table's state has a tag for each, which retains its base version.
 
-A branch has a separate log, whose metadata (`BranchMark`) names its table. The branch exists while the table has its
-tag. One record of the table can therefore publish and end the branch.
+A branch has a separate log, whose `BranchMetadata` names its table. The branch exists while the table has its tag. One
+record of the table can therefore publish and end the branch.
 
 A clone has a separate log before its tag is created, and reads no files of the table before the tag exists. A clone
 that never gets a name is dropped and buried like any table without a name. Its tag is dropped once the clone's
@@ -89,10 +89,10 @@ def list_publications(state: TableState, name: str) -> tuple[str, ...]:
     return tuple(app_id for app_id in state.transactions if app_id.startswith(prefix))
 
 
-def require_no_branch(state: TableState, doing: str) -> None:
+def require_no_branch(state: TableState, action: str) -> None:
     """Raise `InvalidOptionError` for a branch that is given to an operation of tables."""
     if BRANCH in state.properties:
-        raise unsupported_on_branch_error(state.name, doing)
+        raise unsupported_on_branch_error(state.name, action)
 
 
 CLONE: Final = "clone:"

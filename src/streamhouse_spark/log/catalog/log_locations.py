@@ -21,21 +21,21 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.warehouse_layout import (
     OWNER_NAME,
     WAREHOUSE_KEY,
+    canonical_root,
     is_in_log,
     is_same_place,
     is_within,
-    location_key,
-    make_placed_uuid,
-    owner_key,
-    parse_placed_uuid,
-    plain_root,
+    log_location_key,
+    log_owner_key,
+    make_external_log_uuid,
+    parse_external_log_uuid,
 )
 from streamhouse_spark.errors import CorruptDataError, InvalidOptionError, ObjectNotFoundError, WarehouseMovedError
 from streamhouse_spark.log.catalog.names import read_warehouse_file
 from streamhouse_spark.log.framing import decode_frame, encode_frame
 from streamhouse_spark.storage.base import Storage, object_exists, read_or_none
-from streamhouse_spark.storage.factory import storage_for
-from streamhouse_spark.storage.prefetch import ReadsMany
+from streamhouse_spark.storage.factory import open_storage
+from streamhouse_spark.storage.prefetch import SupportsBatchReads
 from streamhouse_spark.storage.put_if_absent import Slot
 from streamhouse_spark.storage.routing import RoutingStorage, make_routing_storage
 
@@ -79,13 +79,13 @@ class _Owner:
 
 def _read_owner(storage: Storage, table_uuid: str) -> _Owner:
     """Read the owner of a log. Raises `ObjectNotFoundError`, `CorruptDataError`, `FormatVersionError`."""
-    key = owner_key(table_uuid)
+    key = log_owner_key(table_uuid)
     header = decode_frame("owner", storage.read(key), f"{storage.url}/{key}").header
     return _Owner(header["warehouse"], header["url"], header["table"])
 
 
 @dataclass(slots=True)
-class _Place:
+class _LogLocation:
     storage: Storage
     warehouse_id: str
     is_ours: bool = False
@@ -100,7 +100,7 @@ class LogLocationResolver:
         self._settings = dict(settings)
         self._world = world
         self._opener = opener
-        self._locations: dict[str, _Place] = {}
+        self._locations: dict[str, _LogLocation] = {}
         self._stores: dict[str, Storage] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -117,13 +117,15 @@ class LogLocationResolver:
         if place is None:
             return None
         if not place.is_ours:
-            self.require_owned(parse_placed_uuid(key) or "")
+            self.require_owned(parse_external_log_uuid(key) or "")
         return place.storage
 
     def look_up(self, keys: Sequence[str]) -> None:
-        uuids = dict.fromkeys(uuid for key in keys if (uuid := parse_placed_uuid(key)) and uuid not in self._locations)
-        if len(uuids) > 1 and isinstance(self._home, ReadsMany):
-            for uuid, data in zip(uuids, self._home.read_many([location_key(u) for u in uuids]), strict=True):
+        uuids = dict.fromkeys(
+            uuid for key in keys if (uuid := parse_external_log_uuid(key)) and uuid not in self._locations
+        )
+        if len(uuids) > 1 and isinstance(self._home, SupportsBatchReads):
+            for uuid, data in zip(uuids, self._home.read_many([log_location_key(u) for u in uuids]), strict=True):
                 if data is not None:
                     self._keep(uuid, data)
 
@@ -131,9 +133,9 @@ class LogLocationResolver:
         return key.endswith(f"/{OWNER_NAME}")
 
     def open(self, url: str) -> Storage:
-        """Return the store at a location. Raises the errors of `storage_for`."""
+        """Return the store at a location. Raises the errors of `open_storage`."""
         if url not in self._stores:
-            opened = self._opener(url) if self._opener else storage_for(url, log_settings(self._settings), self._world)
+            opened = self._opener(url) if self._opener else open_storage(url, log_settings(self._settings), self._world)
             self._stores.setdefault(url, opened)
         return self._stores[url]
 
@@ -173,18 +175,18 @@ class LogLocationResolver:
         file = read_warehouse_file(self._home)
         if file is None:
             raise CorruptDataError(f"{self._home.url} no longer holds {WAREHOUSE_KEY}; was the warehouse deleted?")
-        header = {"table": uuid, "warehouse": file.id, "url": plain_root(store.url)}
-        where = f"{self._home.url}/{location_key(uuid)}"
+        header = {"table": uuid, "warehouse": file.id, "url": canonical_root(store.url)}
+        where = f"{self._home.url}/{log_location_key(uuid)}"
 
         def stored() -> dict[str, str]:
-            return decode_frame("location", self._home.read(location_key(uuid)), where).header
+            return decode_frame("location", self._home.read(log_location_key(uuid)), where).header
 
-        Slot(self._home, location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).won()
-        owner = _Owner(file.id, plain_root(self._home.url), uuid)
-        slot = Slot(store, owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
+        Slot(self._home, log_location_key(uuid), stored, header.__eq__).take(encode_frame("location", header)).won()
+        owner = _Owner(file.id, canonical_root(self._home.url), uuid)
+        slot = Slot(store, log_owner_key(uuid), lambda: _read_owner(store, uuid), owner.__eq__)
         if not slot.take(owner.to_bytes()).won():
             raise _foreign_location_error(store, uuid)
-        self._locations[uuid] = _Place(store, file.id, is_ours=True)
+        self._locations[uuid] = _LogLocation(store, file.id, is_ours=True)
 
     def require_owned(self, uuid: str) -> None:
         """Require that the log belongs to this warehouse, at this URL.
@@ -208,45 +210,45 @@ class LogLocationResolver:
         """Record the current URL of the moved warehouse as the log's owner."""
         place = self._place(uuid)
         if place is not None and not is_same_place((owner := self._owner(place, uuid)).url, self._home.url):
-            moved = _Owner(owner.warehouse_id, plain_root(self._home.url), uuid)
-            place.storage.put(owner_key(uuid), moved.to_bytes())
+            moved = _Owner(owner.warehouse_id, canonical_root(self._home.url), uuid)
+            place.storage.put(log_owner_key(uuid), moved.to_bytes())
 
     def stores(self) -> list[Storage]:
         """Return the opened stores of logs."""
         return list(self._stores.values())
 
-    def _owner(self, place: _Place, uuid: str) -> _Owner:
+    def _owner(self, place: _LogLocation, uuid: str) -> _Owner:
         try:
             owner = _read_owner(place.storage, uuid)
         except ObjectNotFoundError as error:
             raise CorruptDataError(
-                f"{place.storage.url}/{owner_key(uuid)} is missing: the log of table {uuid} was deleted or moved by "
-                f"hand; restore {place.storage.url}"
+                f"{place.storage.url}/{log_owner_key(uuid)} is missing: the log of table {uuid} was deleted or moved "
+                f"by hand; restore {place.storage.url}"
             ) from error
         if (owner.warehouse_id, owner.table_uuid) != (place.warehouse_id, uuid):
             raise _foreign_location_error(place.storage, uuid)
         return owner
 
-    def _place_of(self, key: str) -> _Place | None:
-        uuid = parse_placed_uuid(key)
+    def _place_of(self, key: str) -> _LogLocation | None:
+        uuid = parse_external_log_uuid(key)
         return self._place(uuid) if uuid is not None else None
 
-    def _place(self, uuid: str) -> _Place | None:
+    def _place(self, uuid: str) -> _LogLocation | None:
         if uuid not in self._locations:
-            data = read_or_none(self._home, location_key(uuid))
+            data = read_or_none(self._home, log_location_key(uuid))
             if data is None:
                 return None
             self._keep(uuid, data)
         return self._locations[uuid]
 
     def _keep(self, uuid: str, data: bytes) -> None:
-        header = decode_frame("location", data, f"{self._home.url}/{location_key(uuid)}").header
+        header = decode_frame("location", data, f"{self._home.url}/{log_location_key(uuid)}").header
         if header["table"] != uuid:
-            raise CorruptDataError(f"{self._home.url}/{location_key(uuid)} is of another table; restore this file")
-        self._locations.setdefault(uuid, _Place(self.open(header["url"]), header["warehouse"]))
+            raise CorruptDataError(f"{self._home.url}/{log_location_key(uuid)} is of another table; restore this file")
+        self._locations.setdefault(uuid, _LogLocation(self.open(header["url"]), header["warehouse"]))
 
 
-def with_log_places(storage: Storage, settings: Mapping[str, str], world: World) -> RoutingStorage:
+def make_log_routing_storage(storage: Storage, settings: Mapping[str, str], world: World) -> RoutingStorage:
     """Return a warehouse's store that routes each table's log to its location, unless ``storage`` does so already."""
     if isinstance(storage, RoutingStorage):
         return storage
@@ -278,7 +280,7 @@ def create_table_uuid(storage: Storage, world: World, properties: Mapping[str, s
     """
     uuid, text = world.ids.new_uuid(), properties.get(LOG_LOCATION)
     if text is not None:
-        uuid = make_placed_uuid(uuid)
+        uuid = make_external_log_uuid(uuid)
         _require_resolver(storage).begin(uuid, text.strip())
     return uuid
 
@@ -299,6 +301,6 @@ def _unusable_location_error(url: str, why: str, remedy: str) -> InvalidOptionEr
 
 def _foreign_location_error(storage: Storage, uuid: str) -> CorruptDataError:
     return CorruptDataError(
-        f"the log at {storage.url} belongs to another warehouse or table, as {owner_key(uuid)} shows; restore the "
+        f"the log at {storage.url} belongs to another warehouse or table, as {log_owner_key(uuid)} shows; restore the "
         "location.json of this warehouse"
     )

@@ -7,7 +7,7 @@ put after the drop record. A crash between the two needs no repair, because a po
 A pointer counts only while the table itself has that name. Renaming therefore has one **commit point**, the rename
 record in the table's log. The new name's pointer is put before it, and the old name's pointer to nothing after it. A
 crash at any point leaves exactly one valid name. Before a process takes a name whose pointer does not count, it aborts
-a rename in progress by a record in that table's log (see `log.catalog.renaming`).
+a rename in progress by a record in that table's log (see `log.catalog.name_changes`).
 
 A view has no uuid: it *is* its pointer, which holds the query.
 
@@ -30,14 +30,14 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import (
     RESERVED_DATABASES,
     WAREHOUSE_KEY,
+    canonical_root,
     database_key,
-    is_placed,
     is_same_place,
     is_table_name,
+    may_have_external_log,
     name_key,
     parse_name_key,
     parse_table_name,
-    plain_root,
 )
 from streamhouse_spark.errors import (
     InvalidNameError,
@@ -73,10 +73,10 @@ class WarehouseMetadata:
         return encode_frame("warehouse", header)
 
 
-def read_warehouse_file(storage: Storage, ahead: Prefetch | None = None) -> WarehouseMetadata | None:
+def read_warehouse_file(storage: Storage, prefetch: Prefetch | None = None) -> WarehouseMetadata | None:
     """Read the file; None if there is no warehouse. Raises `CorruptDataError`, `FormatVersionError`."""
     try:
-        data = storage.read(WAREHOUSE_KEY) if ahead is None else ahead.read(WAREHOUSE_KEY)
+        data = storage.read(WAREHOUSE_KEY) if prefetch is None else prefetch.read(WAREHOUSE_KEY)
     except ObjectNotFoundError:
         return None
     header = decode_frame("warehouse", data, f"{storage.url}/{WAREHOUSE_KEY}").header
@@ -90,25 +90,25 @@ class WarehouseIdentity:
         self._storage = storage
         self._is_known = False
 
-    def require(self, doing: str, recorded: str | None = None) -> None:
+    def require(self, action: str, recorded: str | None = None) -> None:
         """Raise `WarehouseMovedError` for a write to the lake of a moved warehouse.
 
         ``recorded`` is the root that the lake's own metadata names.
         """
         opened = self._storage.url
         if recorded is not None and not is_same_place(recorded, opened):
-            raise warehouse_moved_error(doing, recorded, opened)
+            raise warehouse_moved_error(action, recorded, opened)
         if self._is_known:
             return
         identity = read_warehouse_file(self._storage)
         if identity is not None and identity.url is not None and not is_same_place(identity.url, opened):
-            raise warehouse_moved_error(doing, identity.url, opened)
+            raise warehouse_moved_error(action, identity.url, opened)
         self._is_known = True
 
 
-def warehouse_moved_error(doing: str, recorded: str, opened: str) -> WarehouseMovedError:
+def warehouse_moved_error(action: str, recorded: str, opened: str) -> WarehouseMovedError:
     return WarehouseMovedError(
-        f"{doing}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read but not "
+        f"{action}: the warehouse was written at {recorded} and is opened at {opened}, so its lake can be read but not "
         f"written; if it was moved here, run `streamhouse -w {opened} relocate`; if it is a copy, run "
         f"`streamhouse -w {opened} relocate --copy`, which gives it new ids; if both URLs are one directory, for "
         "example in a container, open it by the first URL"
@@ -178,9 +178,9 @@ class DatabasePointer:
     comment: str | None = None
 
 
-def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
+def require_warehouse(storage: Storage, prefetch: Prefetch | None = None) -> None:
     """Raise `WarehouseNotFoundError` if there is no warehouse, `FormatVersionError` for a newer one."""
-    if read_warehouse_file(storage, ahead) is None:
+    if read_warehouse_file(storage, prefetch) is None:
         raise WarehouseNotFoundError(
             f"{storage.url} holds no streamhouse.json, so it is not a warehouse; check the path, or create one with "
             "`streamhouse create <database>.<table> …` or Warehouse(path).create_table(…)",
@@ -188,13 +188,13 @@ def require_warehouse(storage: Storage, ahead: Prefetch | None = None) -> None:
 
 
 def create_warehouse(
-    storage: Storage, world: World, *, around: str | None = None, ahead: Prefetch | None = None
+    storage: Storage, world: World, *, around: str | None = None, prefetch: Prefetch | None = None
 ) -> None:
     """Create a warehouse at the location unless it is one. Rejects a location with other files.
 
     Only a folder named ``around`` is allowed.
     """
-    if read_warehouse_file(storage, ahead) is not None:
+    if read_warehouse_file(storage, prefetch) is not None:
         return
     storage.check_writable()
     foreign = [name for name in storage.list_names("") if name not in (WAREHOUSE_KEY, "lost+found", around)]
@@ -203,13 +203,15 @@ def create_warehouse(
             f"cannot create a warehouse at {storage.url}: found {', '.join(foreign[:5])}, expected an empty location; "
             "nothing was written, choose an empty or new directory",
         )
-    ensure_stored(storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), plain_root(storage.url)).to_bytes())
+    ensure_stored(
+        storage, WAREHOUSE_KEY, WarehouseMetadata(world.ids.new_uuid(), canonical_root(storage.url)).to_bytes()
+    )
 
 
 def create_database(storage: Storage, database: str, world: World, *, comment: str | None = None) -> bool:
     """Create the database. Return False if it exists."""
     while not (pointer := resolve_database(storage, database)).exists:
-        if point_database(storage, pointer, world, exists=True, comment=comment):
+        if put_database_pointer(storage, pointer, world, exists=True, comment=comment):
             return True
     return False
 
@@ -220,16 +222,16 @@ def prepare_name(storage: Storage, world: World, path: TablePath) -> tuple[Datab
     Warehouse, database and name are read in the time of one request. Raises the errors of `create_warehouse` and
     `resolve`.
     """
-    ahead = Prefetch(storage)
+    prefetch = Prefetch(storage)
     pointers = (name_key(path, number) for number in range(1, 1 + _POINTERS_TO_NAME))
-    ahead.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
-    create_warehouse(storage, world, ahead=ahead)
-    database = resolve_database(storage, path.database, ahead)
+    prefetch.expect([WAREHOUSE_KEY, *_first_files(path.database), *pointers])
+    create_warehouse(storage, world, prefetch=prefetch)
+    database = resolve_database(storage, path.database, prefetch)
     while not database.exists:
-        is_won = point_database(storage, database, world, exists=True)
+        is_won = put_database_pointer(storage, database, world, exists=True)
         created = DatabasePointer(database.name, database.number + 1, exists=True)
         database = created if is_won else resolve_database(storage, path.database)
-    return database, resolve(storage, path, ahead)
+    return database, resolve(storage, path, prefetch)
 
 
 def _first_files(database: str) -> list[str]:
@@ -237,12 +239,12 @@ def _first_files(database: str) -> list[str]:
     return [database_key(database, 1), database_key(database, 2)]
 
 
-def resolve_first_database(storage: Storage, database: str) -> DatabasePointer:
+def resolve_database_in_one_request(storage: Storage, database: str) -> DatabasePointer:
     """Resolve a database in the time of one request. Raises the errors of `require_warehouse`, `resolve_database`."""
-    ahead = Prefetch(storage)
-    ahead.expect([WAREHOUSE_KEY, *_first_files(database)])
-    require_warehouse(storage, ahead)
-    return resolve_database(storage, database, ahead)
+    prefetch = Prefetch(storage)
+    prefetch.expect([WAREHOUSE_KEY, *_first_files(database)])
+    require_warehouse(storage, prefetch)
+    return resolve_database(storage, database, prefetch)
 
 
 def ensure_database(storage: Storage, world: World, database: DatabasePointer) -> None:
@@ -251,19 +253,19 @@ def ensure_database(storage: Storage, world: World, database: DatabasePointer) -
         create_database(storage, database.name, world)
 
 
-def resolve_database(storage: Storage, database: str, ahead: Prefetch | None = None) -> DatabasePointer:
+def resolve_database(storage: Storage, database: str, prefetch: Prefetch | None = None) -> DatabasePointer:
     """Return the last pointer of the database. Raises `FormatVersionError` for a newer format."""
-    if ahead is None:
-        ahead = Prefetch(storage)
-        ahead.expect(_first_files(database))
-    number, data = find_last_object(storage, lambda n: database_key(database, n), ahead)
+    if prefetch is None:
+        prefetch = Prefetch(storage)
+        prefetch.expect(_first_files(database))
+    number, data = find_last_object(storage, lambda n: database_key(database, n), prefetch)
     if not number:
         return DatabasePointer(database, 0, exists=False)
     header = decode_frame("database", data, f"{storage.url}/{database_key(database, number)}").header
     return DatabasePointer(database, number, exists=bool(header.get("exists", True)), comment=header.get("comment"))
 
 
-def point_database(
+def put_database_pointer(
     storage: Storage, previous: DatabasePointer, world: World, *, exists: bool, comment: str | None = None
 ) -> bool:
     """Put the next pointer of the database after ``previous``. Return False if another process won the race."""
@@ -325,11 +327,11 @@ def list_views(storage: Storage, database: str) -> Iterator[TablePath]:
 
 
 def _resolve_names(storage: Storage, paths: Sequence[TablePath]) -> Iterator[tuple[TablePath, NamePointer | None]]:
-    ahead = Prefetch(storage)
-    ahead.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
+    prefetch = Prefetch(storage)
+    prefetch.expect(name_key(path, number) for path in paths for number in range(1, CHAIN_AHEAD + 1))
     for path in paths:
         try:
-            yield path, resolve(storage, path, ahead)
+            yield path, resolve(storage, path, prefetch)
         except StreamhouseError as error:
             logger.warning("the name %s cannot be read: %s", path, error)
             yield path, None
@@ -346,9 +348,9 @@ def list_pointers(storage: Storage, database: str) -> dict[TablePath, int]:
     return numbers
 
 
-def resolve(storage: Storage, path: TablePath, ahead: Prefetch | None = None) -> NamePointer:
+def resolve(storage: Storage, path: TablePath, prefetch: Prefetch | None = None) -> NamePointer:
     """Return the last pointer of the name. Raises `CorruptDataError` if the pointer is damaged."""
-    number, data = find_last_object(storage, lambda n: name_key(path, n), ahead)
+    number, data = find_last_object(storage, lambda n: name_key(path, n), prefetch)
     if not number:
         return NamePointer(0, None)
     header = _decode_pointer(storage, path, number, data)
@@ -378,21 +380,21 @@ def _has_moved(storage: Storage, renaming: ViewRename) -> bool | None:
         return None
 
 
-def finish_view_renaming(storage: Storage, world: World, renaming: ViewRename) -> bool:
+def abort_view_rename(storage: Storage, world: World, renaming: ViewRename) -> bool:
     """Abort a rename of a view by putting a pointer of its old name. Return False if the view was already renamed."""
     old = parse_table_name(renaming.old).path
     current = resolve(storage, old)
     if current.number < renaming.number:
-        point(storage, old, current, None, world, view=current.view)
+        put_name_pointer(storage, old, current, None, world, view=current.view)
     return _has_moved(storage, renaming) is False
 
 
-def resolve_first(storage: Storage, path: TablePath) -> NamePointer:
+def resolve_in_one_request(storage: Storage, path: TablePath) -> NamePointer:
     """Resolve a name in the time of one request. Raises the errors of `require_warehouse` and `resolve`."""
-    ahead = Prefetch(storage)
-    ahead.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
-    require_warehouse(storage, ahead)
-    return resolve(storage, path, ahead)
+    prefetch = Prefetch(storage)
+    prefetch.expect([WAREHOUSE_KEY, *(name_key(path, number) for number in range(1, CHAIN_AHEAD + 1))])
+    require_warehouse(storage, prefetch)
+    return resolve(storage, path, prefetch)
 
 
 def damaged_pointer_placeholder(storage: Storage, path: TablePath) -> NamePointer:
@@ -431,7 +433,7 @@ def iter_pointed_tables(storage: Storage, path: TablePath) -> Iterator[str]:
         data = storage.read(name_key(path, number)) if number else b""
 
 
-def point(
+def put_name_pointer(
     storage: Storage,
     path: TablePath,
     previous: NamePointer,
@@ -463,7 +465,7 @@ def point(
         lambda: _read_pointer(storage, path, number),
         lambda stored: bool(stored["attempt"] == attempt),
     )
-    placed = PLACED_VERSION if uuid is not None and is_placed(uuid) else None
+    placed = PLACED_VERSION if uuid is not None and may_have_external_log(uuid) else None
     version = VIEW_VERSION if view is not None else placed
     return slot.take(encode_frame("name", header, version=version)).won()
 

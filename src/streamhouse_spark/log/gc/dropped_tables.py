@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from streamhouse_spark.config.table_properties import BRANCH, BranchMark
+from streamhouse_spark.config.table_properties import BRANCH, BranchMetadata
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import (
@@ -38,8 +38,8 @@ from streamhouse_spark.errors import (
 )
 from streamhouse_spark.log.actions import Action, Drop, Rename, SetProperties, Tombstone
 from streamhouse_spark.log.catalog.branches import branch_tag, list_clones, list_live_clones
+from streamhouse_spark.log.catalog.name_changes import follow_replacements, update_replaced_name
 from streamhouse_spark.log.catalog.names import resolve
-from streamhouse_spark.log.catalog.renaming import follow_replacements, update_replaced_name
 from streamhouse_spark.log.checkpoint import read_latest_checkpoint
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.gc.garbage_collection import CleanReport, check_grace
@@ -116,7 +116,7 @@ def _put_tombstone(
 
 
 def _is_named(storage: Storage, world: World, state: TableState) -> bool:
-    if (mark := BranchMark.of_properties(state.properties)) is not None:
+    if (mark := BranchMetadata.of_properties(state.properties)) is not None:
         with suppress(TableNotFoundError):  # the table's files were deleted
             owner = CommitLog(storage, mark.of, world).refresh()
             return not owner.buried and branch_tag(mark.name, state.table_uuid) in owner.tags

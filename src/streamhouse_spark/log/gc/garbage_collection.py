@@ -112,7 +112,7 @@ def clean(log: CommitLog, storage: Storage, *, grace_ms: int = GRACE_MS, dry_run
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _CleanRun:
     """A run of `clean`, with the content of the log before anything was deleted."""
 
     log: CommitLog
@@ -137,7 +137,7 @@ class _Run:
         return time_ms + self.grace_ms <= self.now_ms
 
 
-def _start_run(log: CommitLog, storage: Storage, grace_ms: int, *, dry_run: bool) -> _Run:
+def _start_run(log: CommitLog, storage: Storage, grace_ms: int, *, dry_run: bool) -> _CleanRun:
     """Read the latest state, the low watermark and the content of the folders, in the time of one request."""
     uuid = log.table_uuid
     reads: list[Callable[[], Any]] = [
@@ -150,16 +150,16 @@ def _start_run(log: CommitLog, storage: Storage, grace_ms: int, *, dry_run: bool
     state, watermark, records, checkpoints, *listings = map_with_store_concurrency(storage, lambda read: read(), reads)
     objects = [info for listing in listings for info in listing]
     report = CleanReport(dry_run)
-    return _Run(log, storage, grace_ms, report, storage.now_ms(), state, watermark, records, checkpoints, objects)
+    return _CleanRun(log, storage, grace_ms, report, storage.now_ms(), state, watermark, records, checkpoints, objects)
 
 
-def _delete(run: _Run, keys: Sequence[str]) -> None:
+def _delete(run: _CleanRun, keys: Sequence[str]) -> None:
     run.report.deleted.extend(keys)
     if not run.report.dry_run:
         delete_all(run.storage, keys)
 
 
-def _untag_expired(run: _Run) -> None:
+def _untag_expired(run: _CleanRun) -> None:
     def expired(state: TableState) -> tuple[str, ...]:
         return tuple(
             name for name, tag in state.tags.items() if tag.until_ms is not None and tag.until_ms <= run.now_ms
@@ -184,7 +184,7 @@ def _list_tag_keys(storage: Storage, state: TableState, due: set[str]) -> set[st
     return {key for tagged in states for key in list_referenced_keys(tagged)}
 
 
-def _delete_marked(run: _Run) -> None:
+def _delete_marked(run: _CleanRun) -> None:
     condemned = run.state.condemned
     passed = [key for key, c in condemned.items() if run.is_due(c.time_ms)]
     tagged = _list_tag_keys(run.storage, run.state, set(passed))
@@ -197,7 +197,7 @@ def _delete_marked(run: _Run) -> None:
         run.log.commit(lambda current, _: (ConfirmDeleted(tuple(k for k in forgettable if k in current.condemned)),))
 
 
-def _delete_records(run: _Run) -> None:
+def _delete_records(run: _CleanRun) -> None:
     log, uuid = run.log, run.table_uuid
     effective = find_watermark_before(run.storage, uuid, log.watermark_index, run.now_ms - run.grace_ms)
     if not effective:
@@ -217,14 +217,14 @@ def _delete_records(run: _Run) -> None:
     _delete(run, [*(key for key in records if key not in tagged), *checkpoints])
 
 
-def _delete_temporary(run: _Run) -> None:
+def _delete_temporary(run: _CleanRun) -> None:
     list_temporary = getattr(run.storage, "list_temporary", None)
     if list_temporary is not None:
         temporary = list_temporary(table_prefix(run.table_uuid))
         _delete(run, [info.key for info in temporary if run.is_due(info.modified_ms)])
 
 
-def _mark_orphans(run: _Run) -> None:
+def _mark_orphans(run: _CleanRun) -> None:
     deleted = set(run.report.deleted)
     old = [info.key for info in run.objects if run.is_due(info.modified_ms) and info.key not in deleted]
     archive_keys = ArchiveObjectKeys(run.storage)
@@ -238,7 +238,7 @@ def _mark_orphans(run: _Run) -> None:
         run.log.commit(lambda current, _: (MarkOrphans(keys),) if (keys := orphans(current)) else ())
 
 
-def _advance_start(run: _Run) -> None:
+def _advance_start(run: _CleanRun) -> None:
     """Void the records without live rows that two verified checkpoints make superfluous."""
     log, storage, checkpoints = run.log, run.storage, run.checkpoints
     _delete(run, list_superfluous_watermarks(storage, run.table_uuid, log.watermark_index))
@@ -306,14 +306,14 @@ def _read_if_whole(storage: Storage, table_uuid: str, number: int) -> TableState
 
 
 def _fold_records(storage: Storage, state: TableState, version: int) -> TableState | None:
-    ahead = Prefetch(storage)
+    prefetch = Prefetch(storage)
     try:
         while state.version < version:
             number = state.version + 1
-            if not ahead.has(commit_key(state.table_uuid, number)):
+            if not prefetch.has(commit_key(state.table_uuid, number)):
                 following = range(number, min(number + _RECORDS_AHEAD, version + 1))
-                ahead.expect(commit_key(state.table_uuid, n) for n in following)
-            state = fold(state, read_record(storage, state.table_uuid, number, ahead)[0])
+                prefetch.expect(commit_key(state.table_uuid, n) for n in following)
+            state = fold(state, read_record(storage, state.table_uuid, number, prefetch)[0])
     except (ObjectNotFoundError, CorruptDataError):
         return None
     return state

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from streamhouse_spark.log.actions import Action, ExpireTransactions, Trim
-from streamhouse_spark.log.archive.pages import usable_archive
+from streamhouse_spark.log.archive.pages import find_usable_archive
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.state import TableState
@@ -64,7 +64,7 @@ def plan_trim(
     in_lake = lake_enabled or state.recorded_lake is not None
     active = [c for c in state.consumers.values() if ttl_ms <= 0 or c.time_ms > now_ms - ttl_ms - CONSUMER_LIMIT_MS]
 
-    archives_changes, archive = state.parsed.changelog_retention_ms is not None, usable_archive(state)
+    archives_changes, archive = state.parsed.changelog_retention_ms is not None, find_usable_archive(state)
     starts = {}
     for bucket, log in state.buckets.items():
         consumed = (consumer.offsets.get(bucket, 0) for consumer in active)

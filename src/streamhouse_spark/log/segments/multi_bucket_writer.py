@@ -77,7 +77,7 @@ def _shared(items: Sequence[T]) -> Iterator[tuple[T, ...]]:
         yield from ((item,) for item in items)
 
 
-def stage_group(
+def stage_shared_object(
     storage: Storage, table_uuid: str, segment_uuid: str, parts: Sequence[tuple[int, pa.Table]], options: SegmentOptions
 ) -> list[StagedSegment]:
     """Write the rows of buckets as one object. The segments are durable when this returns."""
@@ -129,7 +129,7 @@ Part: TypeAlias = tuple[int, pa.RecordBatch]
 """A bucket, and some of its rows."""
 
 
-class SegmentStream:
+class BucketSegmentWriter:
     """A segment of one bucket that is being written. Its object is stored by `finish`; an error removes it."""
 
     def __init__(
@@ -189,15 +189,15 @@ class SegmentStream:
         return StagedSegment(described)
 
 
-def stage_streams(
-    steps: Iterable[Sequence[Part]], open_stream: Callable[[int], SegmentStream], bytes_max: int
+def stage_bucket_segments(
+    steps: Iterable[Sequence[Part]], open_stream: Callable[[int], BucketSegmentWriter], bytes_max: int
 ) -> list[StagedSegment]:
     """Write the rows of each bucket in order, into segments of little more than ``bytes_max``.
 
     Two threads write, each for its own buckets, so that rows stay in order. About two steps wait to be written. The
     segments are durable when this returns.
     """
-    streams: dict[int, tuple[SegmentStream, int]] = {}
+    streams: dict[int, tuple[BucketSegmentWriter, int]] = {}
     waiting: deque[Future[None]] = deque()
     finished: list[Future[StagedSegment]] = []
     with ExitStack() as unfinished, ThreadPoolExecutor(1, _NAME) as even, ThreadPoolExecutor(1, _NAME) as odd:

@@ -20,7 +20,7 @@ from streamhouse_spark.core.warehouse_layout import segment_key
 from streamhouse_spark.errors import CorruptDataError, ObjectNotFoundError
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import SupportsBatchReads, map_with_store_concurrency
 
 Range = tuple[int, int]
 
@@ -196,7 +196,7 @@ class PartRanges:
 
     def __init__(self, storage: Storage, table_uuid: str) -> None:
         self._storage = storage
-        self._many = storage if isinstance(storage, ReadsMany) else None
+        self._many = storage if isinstance(storage, SupportsBatchReads) else None
         self._table_uuid = table_uuid
         self._ranges: dict[tuple[str, int], _Range] = {}
         self._unread: dict[_Range, None] = {}

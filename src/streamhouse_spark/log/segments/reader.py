@@ -33,7 +33,7 @@ from streamhouse_spark.errors import (
     count_of,
 )
 from streamhouse_spark.log.commit_log import CommitLog
-from streamhouse_spark.log.history_index import out_of_mixed
+from streamhouse_spark.log.history_index import mixed_history_remedy
 from streamhouse_spark.log.record import RecentRows, read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.segments.ipc_format import (
@@ -52,7 +52,7 @@ from streamhouse_spark.log.segments.range_reader import (
     SegmentBytes,
 )
 from streamhouse_spark.storage.base import Storage, url_of
-from streamhouse_spark.storage.prefetch import Prefetch, ReadsMany, map_with_store_concurrency
+from streamhouse_spark.storage.prefetch import Prefetch, SupportsBatchReads, map_with_store_concurrency
 
 _FOOTER_TAIL_BYTES = 10  # int32 footer length, then the magic
 _MAGIC = b"ARROW1"
@@ -172,7 +172,7 @@ class InlineRecords:
 
     def fetch_first(self) -> None:
         """Read the first of the announced records and parts now, on a store with batched reads."""
-        if isinstance(self._storage, ReadsMany):
+        if isinstance(self._storage, SupportsBatchReads):
             fetches = [self._fetch_records, self.parts.fetch_first]
             for _ in map_with_store_concurrency(self._storage, lambda fetch: fetch(), fetches):
                 pass
@@ -207,12 +207,12 @@ class InlineRecords:
 
     def _read(self, numbers: Sequence[int]) -> dict[int, StreamhouseError]:
         """Read records concurrently. Return the errors of unreadable records, to raise when their rows are used."""
-        ahead = Prefetch(self._storage)
-        ahead.expect(commit_key(self._table_uuid, number) for number in numbers)
+        prefetch = Prefetch(self._storage)
+        prefetch.expect(commit_key(self._table_uuid, number) for number in numbers)
         failures: dict[int, StreamhouseError] = {}
         for number in numbers:
             try:
-                _, self._payloads[number] = read_record(self._storage, self._table_uuid, number, ahead)
+                _, self._payloads[number] = read_record(self._storage, self._table_uuid, number, prefetch)
             except (ObjectNotFoundError, CorruptDataError, FormatVersionError) as error:
                 failures[number] = error
         return failures
@@ -221,7 +221,7 @@ class InlineRecords:
         """Remove and return the announced records that are read together."""
         numbers: list[int] = []
         left_bytes = RECORD_BYTES_AHEAD
-        while isinstance(self._storage, ReadsMany) and self._ahead and len(numbers) < RECORDS_AHEAD:
+        while isinstance(self._storage, SupportsBatchReads) and self._ahead and len(numbers) < RECORDS_AHEAD:
             number = next(iter(self._ahead))
             left_bytes -= self._ahead[number]
             if numbers and left_bytes < 0:
@@ -333,7 +333,7 @@ def _missing_object_error(storage: Storage, table_uuid: str, segment: Segment, k
 def _damaged_segment_error(storage: Storage, table_uuid: str, segment: Segment, key: str) -> CorruptDataError:
     return CorruptDataError(
         f"{url_of(storage, key)} is missing although the table names it; restore this file. "
-        f"{out_of_mixed(table_uuid, segment.commit)}"
+        f"{mixed_history_remedy(table_uuid, segment.commit)}"
     )
 
 

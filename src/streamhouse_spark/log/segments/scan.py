@@ -108,7 +108,7 @@ def without_rows(split: LogSplit, rows: OffsetSet | None) -> LogSplit:
     return replace(split, deleted=deleted if split.deleted is None else OffsetSet.merged([split.deleted, deleted]))
 
 
-def keep_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
+def filter_segments(split: LogSplit, keeps: Callable[[Segment], bool]) -> LogSplit:
     """Return the split with only the segments for which ``keeps`` is true."""
     segments = tuple(segment for segment in split.segments if keeps(segment))
     if len(segments) == len(split.segments):
@@ -193,7 +193,7 @@ def read_split(
     Rows of older schemas are converted. Concurrent reads of several splits share ``records``.
     """
     target = schema if columns is None else schema.select(columns)
-    adapters = {schema_id: Adapter(written, target) for schema_id, written in split.schemas.items()}
+    adapters = {schema_id: ColumnAdapter(written, target) for schema_id, written in split.schemas.items()}
     records = records or InlineRecords(storage, split.table_uuid)
     for segment in split.segments:
         adapter = adapters[segment.schema_id]
@@ -206,7 +206,7 @@ def read_split(
             yield adapted if split.deleted is None else adapted.without(split.deleted)
 
 
-class Adapter:
+class ColumnAdapter:
     """Converts batches from the columns of their segment to the target columns, matched by column id."""
 
     def __init__(self, written: TableSchema, target: TableSchema) -> None:

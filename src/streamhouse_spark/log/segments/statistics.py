@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from streamhouse_spark.core.arrow_rows import distinct_rows
 from streamhouse_spark.core.python_values import to_ticks
 from streamhouse_spark.expressions.predicates import ONLY_NULLS, Bounds, family_of, to_comparable
-from streamhouse_spark.schema.default_values import value_to_json
+from streamhouse_spark.schema.default_expressions import value_to_json
 
 PARTITIONS_MAX = 64
 STRING_CHARS_MAX = 64

@@ -113,7 +113,7 @@ class ArrowFileWriter:
 
     def __init__(self, sink: Sink, schema: pa.Schema, estimated_bytes: int, codec: Codec) -> None:
         options = pa.ipc.IpcWriteOptions(compression=None if codec == "none" else codec)
-        self._summing = _SummingSink(sink, block_bytes_for(estimated_bytes))
+        self._summing = _ChecksumSink(sink, block_bytes_for(estimated_bytes))
         self._writer = pa.ipc.new_file(pa.PythonFile(self._summing, mode="w"), schema, options=options)
         self._starts: list[int] = []
         self._rows: list[int] = []
@@ -167,7 +167,7 @@ def rechunk_batches(rows: pa.Table) -> list[pa.RecordBatch]:
     return [b for b in batches if b.num_rows]
 
 
-class _SummingSink:
+class _ChecksumSink:
     """Writes to a sink and computes the checksum of each block."""
 
     closed = False

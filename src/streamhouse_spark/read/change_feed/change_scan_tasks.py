@@ -20,8 +20,8 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.reader import LiveRows, group_by_bucket, read_live_rows
 from streamhouse_spark.log.commit_reader import Commit, iter_deletions
 from streamhouse_spark.log.deletion_vectors import DeleteRows, FileRows, count_rows, without_rows
-from streamhouse_spark.log.history import require_kept
-from streamhouse_spark.log.segments.scan import LogSplit, keep_segments, plan_whole_range
+from streamhouse_spark.log.history import require_retained_segments
+from streamhouse_spark.log.segments.scan import LogSplit, filter_segments, plan_whole_range
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.commit_diff import (
     LakeOnlyRows,
@@ -199,7 +199,7 @@ def plan_lake_tasks(
 
 def _prune_split(source: TableState, split: LogSplit, commits: CommitRanges, pruning: Pruning) -> LogSplit:
     """Skip segments without rows of the commits, and segments that surely do not match the filter."""
-    return keep_segments(
+    return filter_segments(
         split, lambda s: commits.overlaps(s.offsets) and pruning.keeps_segment(source, s, split.offsets)
     )
 
@@ -281,7 +281,7 @@ def plan_version_tasks(
     newest = 1 + max(before.schemas)
     with_columns = replace(before, schema_id=newest, schemas={**before.schemas, newest: schema})
     plan = plan_scan(table, take_latest_snapshot(with_columns), ScanRequest(None)).plan(table)
-    require_kept(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
+    require_retained_segments(table.log, before, [segment for split in log_splits(plan) for segment in split.segments])
     allowed = pruning.buckets(before)
     parts: dict[int | None, list[KeyedScanTask | LakeScanTask]] = {}
     for task in plan.tasks:

@@ -12,7 +12,7 @@ from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Append, ResetLake, TieredSnapshot
 from streamhouse_spark.log.commit_reader import (
     Commit,
-    Deleted,
+    RecordDeletion,
     find_partition_drop,
     has_dropped_adopted_rows,
     has_dropped_rows,
@@ -112,11 +112,11 @@ def _drops_unrecorded_rows(
         return has_dropped_rows(before, tiered, deleted)
     first, applied_through = commits[0].record.number, before.applied_through if before is not None else 0
     older = state_at(table.log, table.storage, first - 1).deletions if applied_through < first - 1 else ()
-    named = [Deleted(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in older]
+    named = [RecordDeletion(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in older]
     for record in (commit.record for commit in commits):
         actions = (action for part in record.attempts for action in part.actions)
         rows = (action for action in actions if isinstance(action, DeleteRows))
-        named += [Deleted(record.number, action.rows, count_rows(action.files)) for action in rows]
+        named += [RecordDeletion(record.number, action.rows, count_rows(action.files)) for action in rows]
     return has_dropped_adopted_rows(before, tiered, deleted, named)
 
 

@@ -20,7 +20,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import OffsetRange
 from streamhouse_spark.errors import InvalidOptionError, OffsetsTrimmedError, SnapshotExpiredError
 from streamhouse_spark.log.actions import Archive, moves_rows, pages_between
-from streamhouse_spark.log.archive.pages import CommitRows, read_page, read_pages, usable_archive
+from streamhouse_spark.log.archive.pages import CommitRows, find_usable_archive, read_page, read_pages
 from streamhouse_spark.log.commit_reader import (
     Commit,
     find_partition_drop,
@@ -28,7 +28,7 @@ from streamhouse_spark.log.commit_reader import (
     iter_records_backwards,
     read_commits,
 )
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_retained_segments, state_at
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.change_scan_tasks import (
     CommitDiff,
@@ -109,7 +109,7 @@ def scan_archived_commits(
 
     Display times are ascending and later than ``after_us``.
     """
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     if not archive or not archive.first_commit <= first <= archive.last_commit:
         return None
     previous_last_commits = [0, *(page.last_commit for page in archive.pages)]
@@ -139,7 +139,7 @@ def first_archived_after(
     If there is none, returns ``reached``, the first commit whose record is retained. Returns None if an earlier commit,
     which is no longer archived, may be the first.
     """
-    archive = usable_archive(state)
+    archive = find_usable_archive(state)
     if not archive:
         return None
     if start_us is None:
@@ -161,7 +161,7 @@ def last_archived_before(storage: Storage, state: TableState, end_us: int, *, in
     """Return the last archived commit displayed before ``end_us``, or at that time if ``includes``; 0 for none."""
     most_us = end_us if includes else end_us - 1
     version = 0
-    for page in usable_archive(state).pages:
+    for page in find_usable_archive(state).pages:
         rows = read_page(storage, state, page.uuid).commits
         version = max(version, int(rows.versions[rows.times_us <= most_us].max(initial=0)))
         if page.last_us > most_us:
@@ -370,7 +370,7 @@ class _RecordPlanner:
                 older = self.plan(first.number, last.record.number - 1, after_us)
                 tasks = [*(task for task in older.tasks if task.is_deleted or not self._is_net), *tasks]
             segments = [s for task in tasks if isinstance(task.rows, LogScanTask) for s in task.rows.split.segments]
-            require_kept(table.log, before, segments)
+            require_retained_segments(table.log, before, segments)
         except SnapshotExpiredError as error:
             raise not_row_level_error(state, last.record, "removed all rows at once") from error
         return tasks
@@ -470,7 +470,7 @@ def _read_commits(
 
 
 def _expired_commits_error(state: TableState, first: int, reached: int) -> ChangesUnavailableError:
-    if archive := usable_archive(state):
+    if archive := find_usable_archive(state):
         reached = min(reached, archive.first_commit)
     error = OffsetsTrimmedError(
         f"CHANGES of {state.name} from version {first}: its record has expired; the first available version is "

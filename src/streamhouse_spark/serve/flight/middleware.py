@@ -21,7 +21,7 @@ from streamhouse_spark.errors import StreamhouseError
 from streamhouse_spark.serve.acl import Client, hide_names, require_right
 from streamhouse_spark.serve.app_context import AppContext
 from streamhouse_spark.serve.responses import status_of
-from streamhouse_spark.serve.same_site import Refusal
+from streamhouse_spark.serve.same_site import Rejection
 
 _TEXT_BYTES_MAX: Final = 1_200
 """Maximum bytes of an error. gRPC clients accept 8 KiB of headers, which contain the error several times."""
@@ -44,7 +44,7 @@ def flight_error(error: StreamhouseError) -> flight.FlightError:
     return _error(status_of(error), error.condition, error.kind.value, str(error))
 
 
-def rejection_error(refusal: Refusal) -> flight.FlightError:
+def rejection_error(refusal: Rejection) -> flight.FlightError:
     """Return the Flight error of a rejected call."""
     condition = _CONDITIONS[refusal.status]
     kind = "invalid" if refusal.status == 401 else "unavailable"
@@ -71,10 +71,10 @@ def _fit_header(text: str) -> str:
     return f"{text[: _TEXT_BYTES_MAX // 2]} ... {text[-_TEXT_BYTES_MAX // 2 :]}"
 
 
-class CallRefusedError(Exception):
+class CallRejectedError(Exception):
     """A call that is rejected before it runs."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: Rejection) -> None:
         super().__init__(refusal.text)
         self.refusal = refusal
 
@@ -125,7 +125,7 @@ class Call:
         return self.client or Client("unknown")
 
 
-class FlightCalls:
+class FlightCallRunner:
     """Runs calls of authenticated clients. Safe for threads."""
 
     def __init__(self, shared: AppContext) -> None:
@@ -142,8 +142,8 @@ class FlightCalls:
         status = 500
         try:
             admitted = self._shared.admission.authenticate(headers.authorization, call.address)
-            if isinstance(admitted, Refusal):
-                raise CallRefusedError(admitted)
+            if isinstance(admitted, Rejection):
+                raise CallRejectedError(admitted)
             call.client = admitted
             result = answer(call)
             status = 200
@@ -152,7 +152,7 @@ class FlightCalls:
             shown = hide_names(error, call.client_or_unknown, call.table, warehouse.exists)
             status = status_of(shown)
             raise flight_error(shown) from None
-        except CallRefusedError as error:
+        except CallRejectedError as error:
             status = error.refusal.status
             raise rejection_error(error.refusal) from None
         except Exception:

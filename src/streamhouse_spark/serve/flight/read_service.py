@@ -46,7 +46,7 @@ _PLANS_CACHED_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class FlightReadPlan:
     """A planned read: the tickets of its parts, which together contain each row exactly once."""
 
     schema: pa.Schema
@@ -60,7 +60,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowStream:
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     """Read lazily. Raises `SnapshotExpiredError`, `OffsetsTrimmedError` and `CorruptDataError`."""
@@ -88,13 +88,13 @@ class _PlannedRead:
     def request(self) -> ReadRequest:
         return self.pinned.request
 
-    def offer(self) -> Offer:
+    def make_plan(self) -> FlightReadPlan:
         request, state = self.request, self.pinned.state
         numbers = range(len(self.parts))
         num_rows = count_rows(state) if state is not None and request.where is None else None
         if num_rows is not None and request.limit is not None:
             num_rows = min(num_rows, request.limit)
-        return Offer(
+        return FlightReadPlan(
             self.pinned.projection.schema,
             tuple(ReadTicket(request, self.table.uuid, self.digest, number) for number in numbers),
             num_rows,
@@ -102,11 +102,11 @@ class _PlannedRead:
             state.version if state is not None else None,
         )
 
-    def rows(self, part: ScanPlan) -> Rows:
+    def rows(self, part: ScanPlan) -> RowStream:
         projection = self.pinned.projection
         batches = read_batches(self.table, part, filter=projection.filter, node=projection.node)
         finished = (projection.finish(pa.Table.from_batches([batch])) for batch in batches)
-        return Rows(projection.schema, _limit_rows(_slice_batches(finished), self.request.limit))
+        return RowStream(projection.schema, _limit_rows(_slice_batches(finished), self.request.limit))
 
 
 class FlightReadService:
@@ -118,7 +118,7 @@ class FlightReadService:
         self._plans: OrderedDict[str, _PlannedRead] = OrderedDict()
 
     def schema(self, request: ReadRequest) -> pa.Schema:
-        """Return the columns of the requested rows. Raises the errors of `offer`."""
+        """Return the columns of the requested rows. Raises the errors of `plan_read`."""
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
             shown = open_view(table, name.suffix or "").schema
@@ -127,7 +127,7 @@ class FlightReadService:
         _parse_filter(request, shown)
         return filter_and_project(shown.empty_table(), request.columns, None).schema
 
-    def offer(self, request: ReadRequest) -> Offer:
+    def plan_read(self, request: ReadRequest) -> FlightReadPlan:
         """Pin the requested state, plan the read, and divide the plan into parts.
 
         Raises `TableNotFoundError`, `InvalidNameError`, `InvalidOptionError` and `SchemaMismatchError`; for an expired
@@ -135,15 +135,15 @@ class FlightReadService:
         """
         table, name = self._open_table(request)
         if name.suffix not in (None, LAKE):
-            return Offer(self.schema(request), (ReadTicket(request),))
+            return FlightReadPlan(self.schema(request), (ReadTicket(request),))
         planned = _plan_read(table, name, request)
         self._cache_plan(planned)
-        return planned.offer()
+        return planned.make_plan()
 
-    def rows(self, ticket: ReadTicket) -> Rows:
+    def rows(self, ticket: ReadTicket) -> RowStream:
         """Start to read a part of an offer, or all rows of the latest state.
 
-        Raises the errors of `offer`, and `SnapshotExpiredError` if the part is no longer readable.
+        Raises the errors of `plan_read`, and `SnapshotExpiredError` if the part is no longer readable.
         """
         request = ticket.request
         table, name = self._open_table(request)
@@ -237,13 +237,13 @@ def _parse_filter(request: ReadRequest, schema: pa.Schema) -> Filter | None:
     return parse_filter(parse_where(request.where, schema)) if request.where is not None else None
 
 
-def _read_view(table: Table, suffix: str, request: ReadRequest) -> Rows:
+def _read_view(table: Table, suffix: str, request: ReadRequest) -> RowStream:
     """Read a system table in memory, or stream a changelog, which may be as large as the table."""
     view = open_view(table, suffix)
     if suffix not in (CHANGELOG, BINLOG):
         where = parse_where(request.where, view.schema) if request.where is not None else None
         rows = view.to_arrow(columns=request.columns, filter=where)
-        return Rows(rows.schema, _limit_rows(_slice_batches([rows]), request.limit))
+        return RowStream(rows.schema, _limit_rows(_slice_batches([rows]), request.limit))
     state = table.state
     batches: Iterator[pa.RecordBatch] = changelog_batches(table, state)
     schema = with_fields(CHANGELOG_FIELDS, state.schema.arrow)
@@ -252,7 +252,7 @@ def _read_view(table: Table, suffix: str, request: ReadRequest) -> Rows:
     filter_ = _parse_filter(request, schema)
     chosen = (filter_and_project(pa.Table.from_batches([batch]), request.columns, filter_) for batch in batches)
     shown = filter_and_project(schema.empty_table(), request.columns, None).schema
-    return Rows(shown, _limit_rows(_slice_batches(chosen), request.limit))
+    return RowStream(shown, _limit_rows(_slice_batches(chosen), request.limit))
 
 
 def _slice_batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:

@@ -27,13 +27,13 @@ from streamhouse_spark.serve.acl import require_definition
 from streamhouse_spark.serve.app_context import AppContext
 from streamhouse_spark.serve.flight.middleware import (
     Call,
-    CallRefusedError,
-    FlightCalls,
+    CallRejectedError,
+    FlightCallRunner,
     flight_error,
     internal_error,
     rejection_error,
 )
-from streamhouse_spark.serve.flight.read_service import FlightReadService, Offer, count_rows
+from streamhouse_spark.serve.flight.read_service import FlightReadPlan, FlightReadService, count_rows
 from streamhouse_spark.serve.flight.requests import (
     ReadRequest,
     ReadTicket,
@@ -42,7 +42,7 @@ from streamhouse_spark.serve.flight.requests import (
     parse_ticket,
 )
 from streamhouse_spark.serve.options import ListenAddress
-from streamhouse_spark.serve.same_site import Refusal
+from streamhouse_spark.serve.same_site import Rejection
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.table_batch import open_all
 
@@ -73,7 +73,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def __init__(self, shared: AppContext, listening: ListenAddress) -> None:
         """Raises `InvalidOptionError` for an unavailable address."""
         self._shared = shared
-        self._calls = FlightCalls(shared)
+        self._calls = FlightCallRunner(shared)
         self._reads = FlightReadService(shared.tables)
         self._clock = shared.tables.warehouse.world.clock
         self._stopping = new_event()
@@ -119,7 +119,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     ) -> flight.FlightInfo:
         def answer(call: Call) -> flight.FlightInfo:
             request = self._parse_descriptor(call, descriptor)
-            return _to_flight_info(self._reads.offer(request), descriptor)
+            return _to_flight_info(self._reads.plan_read(request), descriptor)
 
         return self._calls.run_call("GetFlightInfo", context, answer)
 
@@ -141,7 +141,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         raise failed
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
-        """Stream the rows of a ticket. The stream raises the errors of `Rows.batches`."""
+        """Stream the rows of a ticket. The stream raises the errors of `RowStream.batches`."""
 
         def answer(call: Call) -> flight.FlightDataStream:
             parsed = parse_ticket(ticket.ticket)
@@ -188,8 +188,8 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _require_free_stream(self, name: str) -> None:
         running = list(self._streams.values())
         if len(running) >= STREAMS_MAX or running.count(name) >= STREAMS_OF_CLIENT_MAX:
-            raise CallRefusedError(
-                Refusal(503, f"this server allows {STREAMS_MAX} streams, and {STREAMS_OF_CLIENT_MAX} per client", 1)
+            raise CallRejectedError(
+                Rejection(503, f"this server allows {STREAMS_MAX} streams, and {STREAMS_OF_CLIENT_MAX} per client", 1)
             )
 
     def _stream_owner(self, call: Call) -> str:
@@ -199,7 +199,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
     def _register_stream(self, call: Call, rows: Iterator[pa.RecordBatch]) -> Stream:
         """Count a stream while it exists, even if its client disconnects before the first batch.
 
-        Raises `CallRefusedError` if other streams reached the limit since `_require_room`.
+        Raises `CallRejectedError` if other streams reached the limit since `_require_room`.
         """
         stream, name = self._stream_batches(call, rows), self._stream_owner(call)
         with self._lock:
@@ -213,9 +213,9 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         try:
             for batch in rows:
                 if self._stopping.is_set():
-                    raise rejection_error(Refusal(503, "this server is stopping; retry later, or use another server"))
+                    raise rejection_error(Rejection(503, "this server is stopping; retry later, or use another server"))
                 if expires_s is not None and self._clock.now_ms() / 1000 >= expires_s:
-                    raise rejection_error(Refusal(401, "the token has expired; send a valid token"))
+                    raise rejection_error(Rejection(401, "the token has expired; send a valid token"))
                 yield batch
         except StreamhouseError as error:
             raise flight_error(error) from None
@@ -248,7 +248,7 @@ class FlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         raise AssertionError
 
 
-def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+def _to_flight_info(offer: FlightReadPlan, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
     """Return the info without locations, because any server of the warehouse accepts the tickets."""
     endpoints = [flight.FlightEndpoint(ticket.to_bytes(), []) for ticket in offer.tickets]
     num_rows, num_bytes = (-1 if number is None else number for number in (offer.num_rows, offer.num_bytes))
@@ -259,7 +259,7 @@ def _to_flight_info(offer: Offer, descriptor: flight.FlightDescriptor) -> flight
 def _make_listed_info(table: Table) -> flight.FlightInfo:
     """Return the info of a table with a ticket for all rows of its latest state."""
     state = table.state
-    offer = Offer(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), count_rows(state))
+    offer = FlightReadPlan(state.schema.arrow, (ReadTicket(ReadRequest(table.name)),), count_rows(state))
     return _to_flight_info(offer, flight.FlightDescriptor.for_path(table.name))
 
 

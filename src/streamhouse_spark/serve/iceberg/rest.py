@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from streamhouse_spark.core.types import TableName
 from streamhouse_spark.errors import InvalidOptionError, TableNotFoundError
-from streamhouse_spark.serve.acl import Right, database_not_found, require_definition
+from streamhouse_spark.serve.acl import Right, database_not_found_error, require_definition
 from streamhouse_spark.serve.auth import client_of, make_route
-from streamhouse_spark.serve.iceberg.served_tables import Document, ServedTable, StaleFallback, VirtualTables
-from streamhouse_spark.serve.iceberg.system_metadata import SystemDocuments
+from streamhouse_spark.serve.iceberg.served_tables import ServedMetadata, ServedTable, ServedTables, StaleFallback
+from streamhouse_spark.serve.iceberg.system_table_metadata import SystemTableMetadata
 from streamhouse_spark.serve.iceberg.vending import CredentialVendor, VendedCredentials
 from streamhouse_spark.serve.responses import iceberg_error, iceberg_error_response
 from streamhouse_spark.table.system_views import LAKE
@@ -66,23 +66,23 @@ _Handler = Callable[[Request], Response]
 
 
 def iceberg_routes(
-    tables: VirtualTables,
+    tables: ServedTables,
     client_config: Mapping[str, str],
     vending: CredentialVendor | None = None,
-    system: SystemDocuments | None = None,
+    system: SystemTableMetadata | None = None,
     stale_fallback: StaleFallback | None = None,
 ) -> list[Route]:
     """Return the routes below ``/iceberg``. Clients receive ``client_config``, which must not contain credentials."""
-    return _Catalog(tables, client_config, vending, system or SystemDocuments(), stale_fallback).routes()
+    return _Catalog(tables, client_config, vending, system or SystemTableMetadata(), stale_fallback).routes()
 
 
 class _Catalog:
     def __init__(
         self,
-        tables: VirtualTables,
+        tables: ServedTables,
         client_config: Mapping[str, str],
         vending: CredentialVendor | None,
-        system: SystemDocuments,
+        system: SystemTableMetadata,
         stale_fallback: StaleFallback | None,
     ) -> None:
         self._tables = tables
@@ -168,7 +168,7 @@ class _Catalog:
         """Return the namespace. Raises `TableNotFoundError` if it does not exist, or the client may not see it."""
         client = client_of(request)
         if not client.can_see_database(name) or name not in self._warehouse.databases():
-            raise database_not_found(client, name)
+            raise database_not_found_error(client, name)
         return name
 
     def _list(self, request: Request) -> Response:
@@ -197,11 +197,11 @@ class _Catalog:
             require_definition(client_of(request), TableName(served.table.path, suffix.lower()), served.table.state)
         return served, suffix.lower() or None
 
-    def _document(self, table: ServedTable, suffix: str | None) -> tuple[Document, str | None]:
-        """Return the document, and the reason if it does not contain the hot rows."""
+    def _find_metadata(self, table: ServedTable, suffix: str | None) -> tuple[ServedMetadata, str | None]:
+        """Return the metadata, and the reason if it does not contain the hot rows."""
         if suffix is None:
-            return self._fallback.document(table) if self._fallback is not None else (table.newest(), None)
-        return table.lake() if suffix == LAKE else self._system.newest(table.table, suffix), None
+            return self._fallback.metadata(table) if self._fallback is not None else (table.latest_metadata(), None)
+        return table.lake_metadata() if suffix == LAKE else self._system.latest_metadata(table.table, suffix), None
 
     def _load(self, request: Request) -> Response:
         table, suffix = self._requested_table(request)
@@ -211,10 +211,10 @@ class _Catalog:
         if request.method == "HEAD":
             self._require_loadable(table, suffix)
             return _no_content(request)
-        document, fallback_reason = self._document(table, suffix)
+        metadata, fallback_reason = self._find_metadata(table, suffix)
         delegations = {word.strip().lower() for word in request.headers.get(_DELEGATION, "").split(",")}
         vended = self._vend_credentials(request, table, suffix) if _VENDED_CREDENTIALS in delegations else None
-        version = f"{document.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
+        version = f"{metadata.location} {snapshots}" + (f" {vended.credentials.ends_ms}" if vended else "")
         headers = {"ETag": f'W/"{hashlib.sha256(version.encode()).hexdigest()[:32]}"'}
         if fallback_reason is not None:
             headers["Warning"] = _format_warning(fallback_reason)
@@ -222,15 +222,17 @@ class _Catalog:
             return Response(status_code=304, headers=headers)
         if vended is not None:
             headers |= _audit_credentials(request, vended)
-        return Response(self._load_table(document, snapshots, vended), media_type="application/json", headers=headers)
+        return Response(
+            self._format_load_result(metadata, snapshots, vended), media_type="application/json", headers=headers
+        )
 
-    def _load_table(self, document: Document, snapshots: str, vended: VendedCredentials | None) -> str:
-        text = _with_refs_only(document.text) if snapshots == "refs" else document.text
+    def _format_load_result(self, metadata: ServedMetadata, snapshots: str, vended: VendedCredentials | None) -> str:
+        text = _with_refs_only(metadata.text) if snapshots == "refs" else metadata.text
         more: dict[str, Any] = {"config": self._client_config}
         if vended is not None:
             more["config"] = {**self._client_config, **vended.config()}
             more["storage-credentials"] = vended.storage_credentials(self._client_config)
-        return f'{{"metadata-location":{json.dumps(document.location)},"metadata":{text},{json.dumps(more)[1:]}'
+        return f'{{"metadata-location":{json.dumps(metadata.location)},"metadata":{text},{json.dumps(more)[1:]}'
 
     def _credentials(self, request: Request) -> Response:
         table, suffix = self._requested_table(request)
@@ -242,9 +244,9 @@ class _Catalog:
         return JSONResponse(body, headers=_audit_credentials(request, vended))
 
     def _require_loadable(self, table: ServedTable, suffix: str | None) -> None:
-        """Raise the errors of `_document` for a table that this catalog does not have. Builds no document."""
+        """Raise the errors of `_find_metadata` for a table that this catalog does not have. Builds nothing."""
         if suffix == LAKE:
-            table.lake()
+            table.lake_metadata()
         elif suffix is None:
             table.require_shown()
         else:

@@ -1,11 +1,11 @@
-"""Tables of a warehouse as Iceberg documents that include the hot rows, built on request.
+"""Tables of a warehouse with Iceberg metadata that includes the hot rows, built on request.
 
-A document shows one state of the table: the latest lake snapshot, and the log's rows after its offsets as Parquet files
+Metadata shows one state of the table: the latest lake snapshot, and the log's rows after its offsets as Parquet files
 in a virtual table (see `streamhouse_spark.lake.iceberg.virtual_table`). If the log or the lake has new commits, the
-next document is built from the previous document. A virtual table is used for an epoch of at most half the grace
+next metadata is built from the previous metadata. A virtual table is used for an epoch of at most half the grace
 period, and deleted after the grace period: then a slow reader finds a missing file, never a wrong row.
 
-If a document with hot rows takes too long or cannot be built, a server may respond with the lake's rows only
+If metadata with hot rows takes too long or cannot be built, a server may respond with the lake's rows only
 (`StaleFallback`). By default it does not, because engines can recognise this only by the header `Warning`.
 """
 
@@ -45,8 +45,8 @@ from streamhouse_spark.lake.iceberg.virtual_table import (
 from streamhouse_spark.lake.tiering.job import run_tasks_in_threads
 from streamhouse_spark.lake.tiering.round import plan_round, tier_to_virtual_table
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.serve.metrics import ServerCounters
 from streamhouse_spark.serve.options import GRACE_MS
+from streamhouse_spark.serve.server_metrics import ServerCounters
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -57,8 +57,8 @@ share the second build."""
 ROUNDS_MAX: Final = 8
 """Maximum rounds of a virtual table, each of which adds files. Then all hot rows are rewritten into few files."""
 BACKDATED_MS: Final = 60_000
-"""Minimum age of the latest snapshot in a document. DuckDB reads the latest snapshot as of its transaction start, by
-its clock. A snapshot with a later time would be ignored silently, or fail the query."""
+"""Minimum age of the latest snapshot in served metadata. DuckDB reads the latest snapshot as of its transaction start,
+by its clock. A snapshot with a later time would be ignored silently, or fail the query."""
 _ATTEMPTS_MAX: Final = 20
 """Maximum attempts to read a lake that gets new snapshots concurrently. With continuous rounds, four consecutive
 attempts failed once in some thousand requests."""
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class ServedMetadata:
     """Iceberg metadata of one table, as a catalog returns it."""
 
     location: str
@@ -74,18 +74,18 @@ class Document:
     text: str
     """The metadata as JSON."""
     version: int
-    """The commit of the table that the document shows."""
+    """The commit of the table that the metadata shows."""
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedDocument:
-    document: Document
+class _CachedMetadata:
+    metadata: ServedMetadata
     lake_location: str | None
     epoch: int
     generation: int
     rest_until_ms: int
     observation: int = 0
-    """Number of the last observation by which the document was current."""
+    """Number of the last observation by which the metadata was current."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +102,14 @@ def _recorded_snapshot(state: TableState) -> int | None:
 
 
 class ServedTable:
-    """A table whose documents are cached. Safe for threads: one thread builds a document, and the others wait."""
+    """A table whose metadata is cached. Safe for threads: one thread builds the metadata, and the others wait."""
 
     def __init__(self, table: Table, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
         self.table = table
         self._epoch_ms = max(1, grace_ms // 2)
         self._pause_ms = pause_ms
         self._lock = new_lock()
-        self._cached: _CachedDocument | None = None
+        self._cached: _CachedMetadata | None = None
         self._num_observations = 0
         """Number of started observations. A call may use the result of an observation that started after the call."""
 
@@ -117,34 +117,34 @@ class ServedTable:
         """Return the latest state. Raises `TableNotFoundError` if an Iceberg catalog cannot show the table."""
         return self._require_iceberg(self.table.refresh())
 
-    def lake(self) -> Document:
-        """Return the document of the lake table. Raises `TableNotFoundError` before the first tiering round."""
-        metadata, state = self._newest_lake()
-        return Document(metadata.location, metadata.metadata.model_dump_json(), state.version)
+    def lake_metadata(self) -> ServedMetadata:
+        """Return the metadata of the lake table. Raises `TableNotFoundError` before the first tiering round."""
+        metadata, state = self._require_lake()
+        return ServedMetadata(metadata.location, metadata.metadata.model_dump_json(), state.version)
 
-    def lake_as_fallback(self) -> Document:
-        """Return a document of this table, with its identity, that has the lake's rows only.
+    def fallback_metadata(self) -> ServedMetadata:
+        """Return metadata of this table, with its identity, that has the lake's rows only.
 
-        Builds nothing. Raises the errors of `lake`.
+        Builds nothing. Raises the errors of `lake_metadata`.
         """
-        real, state = self._newest_lake()
+        real, state = self._require_lake()
         key = virtual_key(state, real, self.table.storage.now_ms() // self._epoch_ms, 0)
         metadata = make_virtual_identity(self.table.storage, state, real, key)
-        return Document(
+        return ServedMetadata(
             metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms()), state.version
         )
 
-    def _newest_lake(self) -> tuple[IcebergMetadata, TableState]:
+    def _require_lake(self) -> tuple[IcebergMetadata, TableState]:
         state = self._require_iceberg(self.table.refresh())
-        metadata = self._lake_document(state)
+        metadata = self._read_lake(state)
         if metadata is None:
             raise TableNotFoundError(
                 f"table {self.table.name} has no lake table yet; run: streamhouse tier --once {self.table.name}"
             )
         return metadata, state
 
-    def newest(self) -> Document:
-        """Return the document of the table's latest state, including hot rows.
+    def latest_metadata(self) -> ServedMetadata:
+        """Return the metadata of the table's latest state, including hot rows.
 
         **Commit point:** a snapshot of the virtual table; nothing else is written. Raises the errors of tiering.
         """
@@ -152,12 +152,12 @@ class ServedTable:
         with self._lock:
             cached = self._cached
             if cached is not None and cached.observation > before:  # observed by another thread since the call began
-                return cached.document
+                return cached.metadata
             self._num_observations = number = self._num_observations + 1
             observation = self._observe()
             if cached is not None and self._is_current(cached, observation):
                 self._cached = replace(cached, observation=number)
-                return cached.document
+                return cached.metadata
             if cached is not None and (left_ms := cached.rest_until_ms - self._boot_ms()) > 0:
                 self.table.world.clock.sleep_ms(left_ms)
                 self._num_observations = number = self._num_observations + 1
@@ -166,15 +166,15 @@ class ServedTable:
                 self._cached = replace(self._build(observation), observation=number)
             except StorageRefusedError as error:
                 return self._fall_back_to_lake(observation.state, error)
-            return self._cached.document
+            return self._cached.metadata
 
-    def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> Document:
-        """Return a document of the lake's rows if the store rejects files, and no row is hot.
+    def _fall_back_to_lake(self, state: TableState, error: StorageRefusedError) -> ServedMetadata:
+        """Return metadata of the lake's rows if the store rejects files, and no row is hot.
 
         Raises `StorageRefusedError` for a table with hot rows.
         """
         if self._is_fully_tiered(state):
-            return self.lake_as_fallback()
+            return self.fallback_metadata()
         raise StorageRefusedError(
             f"cannot show the hot rows of {state.name}, because the store rejects their files: {error}; load "
             f"{state.name}$lake, which has the tiered rows, or tier the table first, or let the server write below "
@@ -192,20 +192,20 @@ class ServedTable:
     def _observe(self) -> _Observation:
         """Read the lake, and then the log, so that the log is never older than the lake."""
         before = self._require_iceberg(self.table.state)
-        lake = self._lake_document(before)
+        lake = self._read_lake(before)
         state = self._require_iceberg(self.table.refresh())
         return _Observation(lake, _recorded_snapshot(before), state, self.table.storage.now_ms() // self._epoch_ms)
 
-    def _is_current(self, cached: _CachedDocument, observation: _Observation) -> bool:
+    def _is_current(self, cached: _CachedMetadata, observation: _Observation) -> bool:
         location = observation.lake.location if observation.lake is not None else None
         state = observation.state
-        return (cached.document.version, cached.lake_location, cached.epoch) == (
+        return (cached.metadata.version, cached.lake_location, cached.epoch) == (
             state.version,
             location,
             observation.epoch,
         )
 
-    def _build(self, observation: _Observation) -> _CachedDocument:
+    def _build(self, observation: _Observation) -> _CachedMetadata:
         table, began_ms = self.table, self._boot_ms()
         run_tasks = run_tasks_in_threads(table.storage, table.settings, table.world)
         for attempt in range(_ATTEMPTS_MAX):
@@ -225,13 +225,11 @@ class ServedTable:
                 if attempt == _ATTEMPTS_MAX - 1:
                     raise
                 continue  # the lake has a later snapshot, and the log was trimmed up to it
-            metadata = virtual.document()
+            metadata = virtual.metadata()
             text = backdate_snapshots(metadata.metadata.model_dump_json(), self._newest_ms())
-            document = Document(metadata.location, text, state.version)
+            served = ServedMetadata(metadata.location, text, state.version)
             now_ms = self._boot_ms()
-            return _CachedDocument(
-                document, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms)
-            )
+            return _CachedMetadata(served, location, epoch, generation, now_ms + max(self._pause_ms, now_ms - began_ms))
         raise AssertionError
 
     def _require_lake_current(self, observation: _Observation, state: TableState) -> None:
@@ -262,11 +260,11 @@ class ServedTable:
             virtual = VirtualTable.of(table.storage, table.settings, table.world, state, key)
             with virtual.cache_metadata_for_round():
                 virtual.begin(real)
-                if virtual.document().num_rounds < ROUNDS_MAX:
+                if virtual.metadata().num_rounds < ROUNDS_MAX:
                     return virtual, generation
             generation += 1
 
-    def _lake_document(self, state: TableState) -> IcebergMetadata | None:
+    def _read_lake(self, state: TableState) -> IcebergMetadata | None:
         if not state.has_lake:
             return None
         lake = self.table.open_lake()
@@ -308,7 +306,7 @@ def backdate_snapshots(text: str, newest_ms: int) -> str:
     return json.dumps(metadata, separators=(",", ":"))
 
 
-class VirtualTables:
+class ServedTables:
     """The served tables of a warehouse, and the folders of virtual tables."""
 
     def __init__(self, warehouse: Warehouse, *, grace_ms: int = GRACE_MS, pause_ms: int = PAUSE_MS) -> None:
@@ -365,9 +363,9 @@ class VirtualTables:
 
 
 class StaleFallback:
-    """Waits a limited time for documents with hot rows. Safe for threads.
+    """Waits a limited time for metadata with hot rows. Safe for threads.
 
-    At most one document per table is being built, and one more is waiting, for any number of requests.
+    At most one build per table is running, and one more is waiting, for any number of requests.
     """
 
     def __init__(self, wait_s: float, counts: ServerCounters) -> None:
@@ -375,15 +373,15 @@ class StaleFallback:
         self._counts = counts
         self._lock = new_lock()
         self._locks: WeakKeyDictionary[ServedTable, threading.RLock] = WeakKeyDictionary()
-        self._waiting: dict[ServedTable, Future[Document]] = {}
+        self._waiting: dict[ServedTable, Future[ServedMetadata]] = {}
 
-    def document(self, table: ServedTable) -> tuple[Document, str | None]:
-        """Return the latest document, or a document without hot rows and the reason.
+    def metadata(self, table: ServedTable) -> tuple[ServedMetadata, str | None]:
+        """Return the latest metadata, or metadata without hot rows and the reason.
 
         The build continues in the background, for later requests. For a table without a lake, the request waits. Raises
-        the errors of `ServedTable.newest`.
+        the errors of `ServedTable.latest_metadata`.
         """
-        future = self._request_document(table)
+        future = self._request_build(table)
         try:
             return future.result(self._wait_s), None
         except TimeoutError:
@@ -393,15 +391,15 @@ class StaleFallback:
         except StreamhouseError as error:
             reason = f"its hot rows could not be read: {error}"
         try:
-            document = table.lake_as_fallback()
+            metadata = table.fallback_metadata()
         except StreamhouseError:
             return future.result(), None
         self._counts.count_lake_only_answer(table.table.name)
         logger.warning("%s: responded without hot rows: %s", table.table.name, reason)
-        return document, reason
+        return metadata, reason
 
-    def _request_document(self, table: ServedTable) -> Future[Document]:
-        """Return the future of a document whose build has not started."""
+    def _request_build(self, table: ServedTable) -> Future[ServedMetadata]:
+        """Return the future of metadata whose build has not started."""
         with self._lock:
             future = self._waiting.get(table)
             if future is None:
@@ -410,11 +408,11 @@ class StaleFallback:
                 threading.Thread(target=self._run, args=(table, lock, future), daemon=True).start()
             return future
 
-    def _run(self, table: ServedTable, lock: threading.RLock, future: Future[Document]) -> None:
+    def _run(self, table: ServedTable, lock: threading.RLock, future: Future[ServedMetadata]) -> None:
         with lock:
             with self._lock:
                 del self._waiting[table]  # later requests need a later state
             try:
-                future.set_result(table.newest())
+                future.set_result(table.latest_metadata())
             except BaseException as error:  # noqa: BLE001 - raised in the waiting requests
                 future.set_exception(error)

@@ -17,7 +17,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.storage.base import Bytes
 from streamhouse_spark.storage.remote.retry import Failure
-from streamhouse_spark.storage.remote.setting_parsers import mask_secrets
+from streamhouse_spark.storage.remote.setting_parsers import list_secrets_to_mask
 
 _DATE_RESOLUTION_MS = 1000
 
@@ -104,7 +104,7 @@ class ClientCache(Generic[K, V]):
 
 
 @dataclass(frozen=True, slots=True)
-class Blob:
+class ListedBlob:
     """An object in a listing."""
 
     name: str
@@ -113,10 +113,10 @@ class Blob:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListingPage:
     """A page of a listing."""
 
-    blobs: Sequence[Blob]
+    blobs: Sequence[ListedBlob]
     prefixes: Sequence[str]
     """Names of folders, with the trailing delimiter."""
     next_token: str | None
@@ -138,7 +138,7 @@ class TokenFile:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.text)
+        return list_secrets_to_mask(self.text)
 
     def renew(self, version: int) -> bool:
         """Read the file again, and return whether the secret differs from that of ``version``.
@@ -181,7 +181,7 @@ class MultipartUpload(Protocol):
         """Remove the uploaded parts."""
 
 
-class BlobClient(Protocol):
+class StoreClient(Protocol):
     """A connected client with the requests that every store supports. Thread-safe, for one process."""
 
     clock: StoreClock
@@ -210,7 +210,7 @@ class BlobClient(Protocol):
         """Send a small request, so that `clock` reads the time from the response."""
 
 
-class Blobs(BlobClient, Protocol):
+class BucketClient(StoreClient, Protocol):
     """A connected client of one bucket of an object store."""
 
     parts_in_flight_max: int
@@ -223,4 +223,4 @@ class Blobs(BlobClient, Protocol):
 
     def begin(self, name: str, attempt: str) -> MultipartUpload: ...
 
-    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> Page: ...
+    def page(self, prefix: str, delimiter: str | None, page_token: str | None) -> ListingPage: ...

@@ -38,7 +38,7 @@ class ConcurrentPutProbe(Protocol):
         """
 
 
-def race(storage: Storage, prefix: str) -> None:
+def race_puts(storage: Storage, prefix: str) -> None:
     """Put the same new keys below ``prefix`` from several threads, and remove the objects.
 
     An unknown outcome of one put is no fault: the store may report it while another put is in progress. Raises
@@ -113,7 +113,7 @@ def prove_writable(storage: Storage, world: World, condition: str, *, is_trusted
         raise
     storage.delete(key)
     if not is_trusted:
-        race(storage, key)
+        race_puts(storage, key)
 
 
 def _probe(storage: Storage, key: str, condition: str) -> None:

@@ -18,7 +18,7 @@ ATTEMPT: Final = "attempt"
 """The metadata key of the attempt id. Each attempt to write an object has its own id."""
 
 
-class Parts(Protocol):
+class UploadRequests(Protocol):
     """The requests of one upload, which are retried. They raise `StorageError`."""
 
     in_flight_max: int
@@ -51,7 +51,7 @@ class UploadSink:
     nothing. The attempt id in the object's metadata identifies an object that was stored despite a reported failure.
     """
 
-    def __init__(self, parts: Parts, key: str, attempt: str) -> None:
+    def __init__(self, parts: UploadRequests, key: str, attempt: str) -> None:
         self._requests = parts
         self._key = key
         self._attempt = attempt

@@ -70,6 +70,6 @@ def parse_boolean(settings: Mapping[str, str], name: str) -> bool | None:
     return text.lower() == "true"
 
 
-def mask_secrets(*secrets: str | None) -> tuple[str, ...]:
+def list_secrets_to_mask(*secrets: str | None) -> tuple[str, ...]:
     """Return the texts to mask in messages. Short texts are not secrets, and masking them would garble messages."""
     return tuple(text for text in secrets if text and len(text) >= _SECRET_CHARS_MIN)

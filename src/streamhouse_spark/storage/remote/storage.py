@@ -15,7 +15,7 @@ from streamhouse_spark.core.concurrency import parallel_map
 from streamhouse_spark.errors import ObjectNotFoundError, StorageError
 from streamhouse_spark.storage.base import Bytes, ObjectInfo, Sink
 from streamhouse_spark.storage.prefetch import RangePlan
-from streamhouse_spark.storage.remote.client import BlobClient, Blobs, MultipartUpload, Page
+from streamhouse_spark.storage.remote.client import BucketClient, ListingPage, MultipartUpload, StoreClient
 from streamhouse_spark.storage.remote.conditional_put_probe import TEMPORARY, is_object, prove_writable, require_clock
 from streamhouse_spark.storage.remote.multipart_upload import UploadSink
 from streamhouse_spark.storage.remote.retry import USUAL, RetryPolicy, counts_of_failure, send_with_retries
@@ -25,8 +25,8 @@ READS_MAX: Final = 48
 """Maximum number of concurrent requests, which equals the number of connections."""
 
 T = TypeVar("T")
-R = TypeVar("R", bound=BlobClient)
-R_co = TypeVar("R_co", bound=BlobClient, covariant=True)
+R = TypeVar("R", bound=StoreClient)
+R_co = TypeVar("R_co", bound=StoreClient, covariant=True)
 
 
 class Address(Protocol[R_co]):
@@ -173,7 +173,7 @@ class RemoteStorage(Generic[R]):
             return None
 
 
-class BlobStorage(RemoteStorage[Blobs]):
+class BlobStorage(RemoteStorage[BucketClient]):
     """A prefix of a bucket of an object store."""
 
     def put_if_absent(self, key: str, data: Bytes) -> None:
@@ -185,7 +185,7 @@ class BlobStorage(RemoteStorage[Blobs]):
     def create(self, key: str) -> AbstractContextManager[Sink]:
         require_clock(self, self._world)
         attempt = self._world.ids.new_uuid()
-        return UploadSink(BlobParts(self, key, attempt), key, attempt)
+        return UploadSink(BlobUploadRequests(self, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)
@@ -222,11 +222,11 @@ class BlobStorage(RemoteStorage[Blobs]):
             retry_unknown_outcome=not is_absent,
         )
 
-    def _pages(self, prefix: str, delimiter: str | None) -> Iterator[Page]:
+    def _pages(self, prefix: str, delimiter: str | None) -> Iterator[ListingPage]:
         token: str | None = None
         while True:
 
-            def request_page(client: Blobs, name: str, page_token: str | None = token) -> Page:
+            def request_page(client: BucketClient, name: str, page_token: str | None = token) -> ListingPage:
                 return client.page(name, delimiter, page_token)
 
             page = self.send("lists", "list", prefix, request_page)
@@ -235,7 +235,7 @@ class BlobStorage(RemoteStorage[Blobs]):
                 return
 
 
-class BlobParts:
+class BlobUploadRequests:
     """The requests of one upload to an object store. Implements `multipart_upload.Parts`."""
 
     def __init__(self, storage: BlobStorage, key: str, attempt: str) -> None:

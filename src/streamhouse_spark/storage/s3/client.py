@@ -27,14 +27,14 @@ try:
     from botocore.handlers import add_expect_header
 
     from streamhouse_spark.storage.s3 import errors as failures
-    from streamhouse_spark.storage.s3.fast_get import Answer, FastGetClient
+    from streamhouse_spark.storage.s3.fast_get import FastGetClient, FastGetResponse
 except ImportError as import_error:
     raise MissingExtraError(
         f"a warehouse on s3:// needs the package {import_error.name}, which is not installed: "
         "pip install 'streamhouse-spark[s3]'"
     ) from import_error
 
-__all__ = ["CLIENTS", "Client", "CountedClient", "failures", "put_concurrently"]
+__all__ = ["CLIENTS", "CountedClient", "S3Client", "failures", "put_concurrently"]
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ _BODY_BYTES_INLINE_MAX = 1 << 19
 _BEFORE_CALL = "before-call.s3"
 
 
-class Client:
+class S3Client:
     """A connected client and the store's clock. Requests run on the event loop of s3fs, in its thread."""
 
     def __init__(self, settings: S3Settings) -> None:
@@ -77,7 +77,7 @@ class Client:
         host = urlsplit(self._api.meta.endpoint_url).hostname or ""
         return host.endswith((".amazonaws.com", ".amazonaws.com.cn"))
 
-    def run(self, request: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    def run(self, request: Callable[[S3Client], Coroutine[Any, Any, T]]) -> T:
         result: T = fsspec.asyn.sync(self._loop, request, self)
         return result
 
@@ -104,7 +104,7 @@ class Client:
         self.clock.observe(response["ResponseMetadata"]["HTTPHeaders"].get("date"), sent_ms, self._boot_ms())
         return response
 
-    async def get(self, bucket: str, key: str, byte_range: str | None) -> Answer:
+    async def get(self, bucket: str, key: str, byte_range: str | None) -> FastGetResponse:
         """Read an object or byte range with one request, and learn the endpoint for `FastGetClient`."""
         ranged = {} if byte_range is None else {"Range": byte_range}
         with self._short.observe_get(bucket, key):
@@ -112,12 +112,12 @@ class Client:
             async with response["Body"] as body:
                 data: bytes = await body.read()  # checks Content-Length
         about = response["ResponseMetadata"]
-        return Answer(about["HTTPStatusCode"], about["HTTPHeaders"], data)
+        return FastGetResponse(about["HTTPStatusCode"], about["HTTPHeaders"], data)
 
     def can_get_fast(self, bucket: str) -> bool:
         return self._short.of(bucket) is not None
 
-    async def get_fast(self, bucket: str, key: str, byte_range: str | None) -> Answer | None:
+    async def get_fast(self, bucket: str, key: str, byte_range: str | None) -> FastGetResponse | None:
         """Read an object or byte range with `FastGetClient`.
 
         Returns None if the bucket has no learned endpoint, or if its endpoint failed and was dropped.
@@ -165,10 +165,10 @@ def _config(settings: S3Settings) -> dict[str, Any]:
     }
 
 
-class _Clients(ClientCache[S3Settings, Client]):
+class _Clients(ClientCache[S3Settings, S3Client]):
     """The clients of this process."""
 
-    def forget(self, settings: S3Settings, client: Client) -> None:
+    def forget(self, settings: S3Settings, client: S3Client) -> None:
         """Drop the client, so that the next request creates a new one, which resolves credentials again."""
         with self._lock:
             if self._clients.get(settings) is client:
@@ -189,7 +189,7 @@ def _close(api: Any, loop: asyncio.AbstractEventLoop, process_id: int) -> Future
     return asyncio.run_coroutine_threadsafe(api.__aexit__(None, None, None), loop)
 
 
-CLIENTS = _Clients(Client)
+CLIENTS = _Clients(S3Client)
 atexit.register(CLIENTS.close)
 
 
@@ -210,7 +210,7 @@ _KINDS: Final[dict[str, Kind]] = {
 class CountedClient:
     """A client that counts each request by its key, relative to the root of the store."""
 
-    def __init__(self, client: Client, url: str, root: str) -> None:
+    def __init__(self, client: S3Client, url: str, root: str) -> None:
         self._client = client
         self._url = url
         self._root = root
@@ -222,10 +222,10 @@ class CountedClient:
         self._note(key, operation, RequestCounts(sent_bytes=sent_bytes))
         return response
 
-    async def get(self, bucket: str, key: str, byte_range: str | None = None) -> Answer:
+    async def get(self, bucket: str, key: str, byte_range: str | None = None) -> FastGetResponse:
         """Read an object or byte range, with a fast GET if possible, otherwise through the client."""
         within = key.removeprefix(self._root)
-        response: Answer | None = None
+        response: FastGetResponse | None = None
         if self._client.can_get_fast(bucket):
             response = await self._counted(self._client.get_fast(bucket, key, byte_range), within, "get_object")
             if response is None:
@@ -240,7 +240,7 @@ class CountedClient:
         try:
             return await request
         except failures.S3_FAILURES as error:
-            self._note(key, operation, counts_of_failure(failures.classify(error), sent_bytes))
+            self._note(key, operation, counts_of_failure(failures.classify_failure(error), sent_bytes))
             raise
 
     def _note(self, key: str, operation: str, about: RequestCounts) -> None:

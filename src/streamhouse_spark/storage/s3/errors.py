@@ -80,7 +80,7 @@ def response_date(error: BaseException) -> str | None:
     return headers.get("date")
 
 
-def classify(error: BaseException) -> FailureKind:
+def classify_failure(error: BaseException) -> FailureKind:
     if isinstance(error, ClientError):
         return _classify_answer(error)
     if isinstance(error, _TRANSIENT_ERRORS) and not isinstance(error, SSLError):
@@ -123,7 +123,7 @@ def has_expired_credentials(error: BaseException) -> bool:
 
 def storage_error(error: BaseException, verb: str, where: str, secrets: tuple[str, ...]) -> StorageError:
     """Convert a failed request to an exception of this package. ``secrets`` are masked in the store's message."""
-    kind = classify(error)
+    kind = classify_failure(error)
     refused = kind is FailureKind.FINAL and error_code(error) in _REFUSED_CODES
     return Failure(kind, _describe_failure(error, secrets), _remedy(error, kind), refused).error(verb, where)
 

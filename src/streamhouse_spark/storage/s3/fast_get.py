@@ -42,7 +42,7 @@ _DENIED: Final = "AccessDenied"
 _FIELD: Final = re.compile(rb"<(Code|Message)>([^<]*)</\1>")
 
 
-class Answer(NamedTuple):
+class FastGetResponse(NamedTuple):
     status: int
     """200, or 206 for a byte range."""
     headers: Mapping[str, str]
@@ -120,7 +120,7 @@ class _SignedGet:
         self._signer = observed.signer
         self._signing = (observed.signing_name, observed.region, _SIGNATURE)
 
-    async def get(self, key: str, byte_range: str | None) -> Answer | None:
+    async def get(self, key: str, byte_range: str | None) -> FastGetResponse | None:
         """Read an object or byte range. Returns None if the store did not process the request.
 
         Raises `ClientError` for a response without an object, and the connection errors of the client.
@@ -132,7 +132,7 @@ class _SignedGet:
         response = await self._send(request.prepare())
         data: bytes = await response.content
         if response.status_code in (200, 206):
-            return Answer(response.status_code, response.headers, data)
+            return FastGetResponse(response.status_code, response.headers, data)
         error = _error(response.status_code, response.headers, data)
         if response.status_code in _ELSEWHERE and error.response["Error"]["Code"] != _DENIED:
             return None

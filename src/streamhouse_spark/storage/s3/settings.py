@@ -10,7 +10,7 @@ from streamhouse_spark.errors import InvalidOptionError
 from streamhouse_spark.storage.remote.setting_parsers import (
     CONNECT_TIMEOUT_SECONDS,
     REQUEST_TIMEOUT_SECONDS,
-    mask_secrets,
+    list_secrets_to_mask,
     parse_boolean,
     parse_seconds,
     parse_url,
@@ -57,7 +57,7 @@ class S3Settings:
     @property
     def secrets(self) -> tuple[str, ...]:
         """Texts that must never appear in a message."""
-        return mask_secrets(self.access_key_id, self.secret_access_key, self.session_token)
+        return list_secrets_to_mask(self.access_key_id, self.secret_access_key, self.session_token)
 
 
 _NAMES = (

@@ -29,7 +29,7 @@ from streamhouse_spark.storage.remote.multipart_upload import ATTEMPT, PARTS_IN_
 from streamhouse_spark.storage.remote.retry import FailureKind, RetryPolicy, send_with_retries
 from streamhouse_spark.storage.remote.setting_parsers import parse_key_prefix
 from streamhouse_spark.storage.request_metrics import METER, RequestCounts
-from streamhouse_spark.storage.s3.client import CLIENTS, Client, CountedClient, failures, put_concurrently
+from streamhouse_spark.storage.s3.client import CLIENTS, CountedClient, S3Client, failures, put_concurrently
 from streamhouse_spark.storage.s3.settings import S3Settings
 
 K = TypeVar("K", bound=Hashable)
@@ -79,7 +79,7 @@ class S3Storage:
             try:
                 return (await client.get(self._bucket, self._prefix + key)).data
             except failures.S3_FAILURES as error:
-                if failures.classify(error) is not FailureKind.ABSENT:
+                if failures.classify_failure(error) is not FailureKind.ABSENT:
                     raise
                 return None
 
@@ -141,7 +141,7 @@ class S3Storage:
     def create(self, key: str) -> AbstractContextManager[Sink]:
         require_clock(self, self._world)
         attempt = self._world.ids.new_uuid()
-        return UploadSink(S3Parts(self._send, key, attempt), key, attempt)
+        return UploadSink(S3UploadRequests(self._send, key, attempt), key, attempt)
 
     def list_names(self, prefix: str) -> list[str]:
         skipped = len(self._prefix) + len(prefix)
@@ -188,7 +188,7 @@ class S3Storage:
         """
         where = f"{self._url}/{key}"
 
-        async def put_all(client: Client) -> list[int]:
+        async def put_all(client: S3Client) -> list[int]:
             return await put_concurrently(await client.put_url(self._bucket, self._prefix + key), bodies)
 
         statuses = self._client().run(put_all)
@@ -239,7 +239,7 @@ class S3Storage:
     ) -> T:
         """Send the request with retries. Raises every failure as a `StorageError`."""
 
-        def run(client: Client) -> T:
+        def run(client: S3Client) -> T:
             return client.run(lambda connected: request(CountedClient(connected, self._url, self._prefix)))
 
         may_renew = self._settings.access_key_id is None
@@ -250,7 +250,7 @@ class S3Storage:
                     partial(run, client),
                     self._world,
                     failures.S3_FAILURES,
-                    failures.classify,
+                    failures.classify_failure,
                     retry_unknown_outcome=retry_unknown_outcome,
                     patience=self._patience,
                 )
@@ -260,7 +260,7 @@ class S3Storage:
             may_renew = False
             CLIENTS.forget(self._settings, client)
 
-    def _client(self) -> Client:
+    def _client(self) -> S3Client:
         try:
             return CLIENTS.get(self._settings)
         except failures.S3_FAILURES as error:
@@ -298,8 +298,8 @@ class Send(Protocol):
         """Send one request for one object with retries. Raises `StorageError` and its subclasses."""
 
 
-class S3Parts:
-    """The requests of one upload. Implements `Parts`."""
+class S3UploadRequests:
+    """The requests of one upload. Implements `UploadRequests`."""
 
     in_flight_max = PARTS_IN_FLIGHT_MAX
 

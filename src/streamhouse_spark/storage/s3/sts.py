@@ -76,7 +76,7 @@ class StsRoles:
         except failures.S3_FAILURES as error:
             code = failures.error_code(error)
             logger.warning("AssumeRole of %s failed: %s", role_arn, to_one_line(str(error), self._settings.secrets))
-            if failures.classify(error) is FailureKind.FINAL:
+            if failures.classify_failure(error) is FailureKind.FINAL:
                 raise StorageRefusedError(
                     f"the store denied this server credentials for readers ({code}); its operator must allow the "
                     "server to assume the configured role, see its log"

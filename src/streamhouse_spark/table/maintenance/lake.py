@@ -86,7 +86,7 @@ def maintain_lake(
             expired = step("expire", lambda: _expire_if_due(table, lake, dry_run=dry_run), report.expired)
             report = replace(report, expired=expired)
         orphans = step("orphans", lambda: lake.remove_orphans(grace_ms=grace_ms, dry_run=dry_run), none)
-        files = lake.capabilities.rewritable
+        files = lake.capabilities.file_rewrite
         pruned = [] if files is None else step("metadata", lambda: files.prune_metadata(dry_run=dry_run), none)
     return replace(report, orphans=tuple(orphans), metadata=tuple(pruned), conflicts=tuple(conflicts))
 
@@ -146,19 +146,21 @@ def optimize(
 
     state = table.refresh()
     order = parse_sort_order(order_by, state.schema)
-    how = Clustering(order, order.mark(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes))
+    clustering = Clustering(
+        order, order.fingerprint(state.schema), min(CLUSTERED_FILE_BYTES, lake.binding.spec.target_file_bytes)
+    )
     node = Projection.of(state.schema, None, chosen).node
     splits = lake.plan_read(node=node, schema=state.schema).splits if lake.exists() else ()
     files = {split.location for split in splits}  # not files of later rounds, or it might never end
-    rewritable = lake.capabilities.rewritable
+    rewritable = lake.capabilities.file_rewrite
     if rewritable is None or state.primary_key:
         kind = "a primary key" if state.primary_key else "a Paimon lake"
         raise InvalidOptionError(
             f"cannot optimize table {table.name}: it has {kind}; optimize supports log tables with an Iceberg lake"
         )
-    total = last = rewritable.cluster(how, files=files, dry_run=dry_run, run=run)
+    total = last = rewritable.cluster(clustering, files=files, dry_run=dry_run, run=run)
     while last.snapshot is not None:
-        last = rewritable.cluster(how, files=files, run=run)
+        last = rewritable.cluster(clustering, files=files, run=run)
         total = _add_reports(total, last)
     logger.info("optimized %s by %s: %s", table.name, order, total)
     return total
@@ -186,8 +188,8 @@ def expire_snapshots(
 
 
 def rewrite_manifests(table: TableHandle, lake: LakeTable, *, dry_run: bool = False) -> ManifestReport:
-    """Combine small manifests; see `RewritableFiles.rewrite_manifests`."""
-    rewritable = lake.capabilities.rewritable
+    """Combine small manifests; see `SupportsFileRewrite.rewrite_manifests`."""
+    rewritable = lake.capabilities.file_rewrite
     if rewritable is None:
         raise InvalidOptionError(
             f"cannot rewrite manifests of table {table.name}: it has a {table.properties.datalake_format} lake, "
@@ -238,11 +240,11 @@ def make_expiry_claim(table: TableHandle) -> Claim:
 def _expire_if_due(table: TableHandle, lake: LakeTable, *, dry_run: bool) -> ExpireReport:
     """Expire snapshots older than a day or, if frequent rounds create many, older than an hour."""
     tagged = list_tagged_snapshots(table)
-    many = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
+    extra_rules = ExpiryRules(SNAPSHOTS_KEPT_MAX, SNAPSHOTS_MANY_KEPT_MS)
     return lake.expire(
         keep_last=SNAPSHOTS_KEPT,
         keep_ms=SNAPSHOTS_KEPT_MS,
-        many=many,
+        extra_rules=extra_rules,
         dry_run=dry_run,
         tagged=tagged,
         claim=make_expiry_claim(table),

@@ -16,14 +16,14 @@ from streamhouse_spark.errors import CommitConflictError, LakeRolledBackError
 from streamhouse_spark.lake.base import LakeTable
 from streamhouse_spark.lake.snapshot_history import require_drops_applied, require_metadata, require_same_history
 from streamhouse_spark.lake.types import LakeSnapshot
-from streamhouse_spark.log.archive.maintenance import keep_archive
+from streamhouse_spark.log.archive.maintenance import update_archive
 from streamhouse_spark.log.catalog.branches import require_no_branch
 from streamhouse_spark.log.gc.garbage_collection import CleanReport, check_grace, clean
 from streamhouse_spark.log.gc.retention import expire_transactions, find_due_transactions, is_trimmed, trim
 from streamhouse_spark.storage.prefetch import map_with_store_concurrency
 from streamhouse_spark.table.maintenance.lake import LAKE_STEPS, LakeMaintainReport, LakeStep, maintain_lake
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 logger = logging.getLogger(__name__)
 
@@ -71,8 +71,8 @@ def maintain(
             )
         if find_due_transactions(table.state, table.storage.now_ms(), properties.transactions_ttl_ms):
             expire_transactions(table.log, properties.transactions_ttl_ms)
-        merged = merge_inline(table, table.state)
-        merged += merge_small(table, table.state)
+        merged = compact_inline_rows(table, table.state)
+        merged += compact_small_segments(table, table.state)
         table.log.checkpoint(table.state)
     cleaned = clean(table.log, table.storage, grace_ms=grace_ms, dry_run=dry_run)
     lake_report = None
@@ -86,7 +86,7 @@ def _archive(table: TableHandle) -> int:
     retention_ms = table.properties.changelog_retention_ms
     if retention_ms is None and not table.state.archive:
         return 0
-    return keep_archive(table.log, table.storage, table.world, table.segment_options(), retention_ms)
+    return update_archive(table.log, table.storage, table.world, table.segment_options(), retention_ms)
 
 
 def _publish_snapshots(table: TableHandle) -> int:
@@ -94,11 +94,11 @@ def _publish_snapshots(table: TableHandle) -> int:
     state = table.state
     if not state.primary_key:
         return 0
-    from streamhouse_spark.kv.kv_snapshots import due_buckets, write_snapshots
+    from streamhouse_spark.kv.kv_snapshots import find_buckets_due_for_snapshot, write_snapshots
     from streamhouse_spark.write.upsert import PrimaryKeySchema
 
     properties = table.properties
-    due = due_buckets(
+    due = find_buckets_due_for_snapshot(
         state,
         table.storage.now_ms(),
         properties.log_ttl_ms,
@@ -124,7 +124,7 @@ def _has_rows_to_trim(table: TableHandle) -> bool:
 def _durable_offsets(table: TableHandle, lake: LakeTable) -> Mapping[int, int]:
     """Return the offsets of a durable lake snapshot, up to which the log may be trimmed."""
     try:
-        replaceable = lake.capabilities.replaceable
+        replaceable = lake.capabilities.snapshot_replacement
         durable = lake.newest() if replaceable is None else replaceable.find_durable()
     except CommitConflictError as conflict:
         logger.info("trimming the log of %s is deferred to the next run: %s", table.name, conflict)
@@ -145,7 +145,7 @@ def _require_lake_complete(table: TableHandle, lake: LakeTable, latest: LakeSnap
     if recorded is not None and not table.state.begins_at(starts):
         lake_offsets = starts  # a snapshot from before the truncation has no row of the table
     lost = {b: (lake_offsets.get(b, 0), offset) for b, offset in offsets.items() if lake_offsets.get(b, 0) < offset}
-    replaceable = lake.capabilities.replaceable
+    replaceable = lake.capabilities.snapshot_replacement
     if lost and recorded is not None and replaceable is not None and replaceable.is_replaced(recorded.snapshot_id):
         raise CommitConflictError(
             f"{table.name}: another engine replaced lake snapshot {recorded.snapshot_id}, so rows are missing from the "

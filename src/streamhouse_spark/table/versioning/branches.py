@@ -12,8 +12,9 @@ cleaning deletes the results of the finished steps:
 
 1. Write the first record, and its state as a checkpoint (`write_first_record`).
 2. Tag the version in the source table, so that it is retained.
-3. Copy the rows of the source's hot log (`copy_rows`).
-4. Move inline rows to a segment, put a low watermark after the copied records, and delete them (`begin_history`).
+3. Copy the rows of the source's hot log (`copy_log_files`).
+4. Move inline rows to a segment, put a low watermark after the copied records, and delete them
+   (`begin_branch_history`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Literal
 
-from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMark
+from streamhouse_spark.config.table_properties import BRANCH, MERGE_ENGINE, VIEW, BranchMetadata
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.types import PUBLICATIONS, TablePath
@@ -65,9 +66,9 @@ from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.state import TableState, deletions_in_latest_lake, fold
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.storage.prefetch import delete_all, map_with_store_concurrency
-from streamhouse_spark.table.versioning.tags import fork_version, keep_version
+from streamhouse_spark.table.versioning.tags import call_with_version, retain_version
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 logger = logging.getLogger(__name__)
 
@@ -115,12 +116,12 @@ def write_first_record(storage: Storage, world: World, base: TableState, action:
     return state
 
 
-def copy_rows(source: TableHandle, state: TableState) -> None:
+def copy_log_files(source: TableHandle, state: TableState) -> None:
     """Copy the files of the hot log that ``state`` refers to. Raises `CorruptDataError` for a missing file."""
     copy_version(source.storage, source.uuid, state)
 
 
-def begin_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
+def begin_branch_history(source: TableHandle, state: TableState, path: TablePath) -> CommitLog:
     """Void the copied records, and return the new log.
 
     Raises `CommitConflictError` if the copy took longer than the grace period, so that cleaning deleted the log.
@@ -128,7 +129,7 @@ def begin_history(source: TableHandle, state: TableState, path: TablePath) -> Co
     storage, world = source.storage, source.world
     log = CommitLog(storage, state.table_uuid, world)
     log.refresh()
-    merge_inline(TableHandle(storage, source.settings, path, log, world))
+    compact_inline_rows(TableHandle(storage, source.settings, path, log, world))
     log.commit(lambda current, _: (Rename(current.name),))
     if not write_low_watermark(storage, state.table_uuid, 1, state.version):
         raise CommitConflictError(
@@ -168,10 +169,10 @@ def create_branch(table: TableHandle, name: str) -> TableBranch:
         _require_free_name(current, name, dropped)
         return _create(table, base, name, dropped)
 
-    return fork_version(table, None, create)
+    return call_with_version(table, None, create)
 
 
-def open_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
+def open_branch_log(table: TableHandle, name: str) -> tuple[Branch, CommitLog]:
     """Return a branch and its refreshed log. Raises `TableNotFoundError`."""
     branch = require_branch(table.refresh(), parse_branch(name))
     log = CommitLog(table.storage, branch.uuid, table.world)
@@ -184,11 +185,11 @@ def drop_branch(table: TableHandle, name: str) -> None:
     """End a branch and remove its name; see `Table.drop_branch`."""
     branch = require_branch(table.refresh(), parse_branch(name))
     with suppress(TableNotFoundError):  # an earlier run ended the log, and cleaning deleted its files
-        end_log(CommitLog(table.storage, branch.uuid, table.world))
+        end_branch_log(CommitLog(table.storage, branch.uuid, table.world))
     table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
 
 
-def end_log(log: CommitLog) -> None:
+def end_branch_log(log: CommitLog) -> None:
     """End the log of a branch, which can then be neither read nor written. **Commit point:** one record."""
     log.refresh()
     log.commit(lambda state, _: () if state.dropped else (Drop(),))
@@ -245,11 +246,11 @@ def _create(table: TableHandle, base: TableState, name: str, dropped: Branch | N
     storage, world = table.storage, table.world
     path, uuid = table.path.of_branch(name), world.ids.new_uuid()
     before = make_fork_state(base, str(path), uuid, storage.now_ms(), base.properties)
-    mark = BranchMark(base.table_uuid, name, base.version)
+    mark = BranchMetadata(base.table_uuid, name, base.version)
     state = write_first_record(storage, world, before, SetProperties({BRANCH: mark.to_text()}))
-    keep_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
-    copy_rows(table, state)
-    log = begin_history(table, state, path)
+    retain_version(table, f"{CLONE}{uuid}", base, base.kept_segments())
+    copy_log_files(table, state)
+    log = begin_branch_history(table, state, path)
     branch = _commit_name(table, base, branch_tag(name, uuid), name, dropped)
     if log.refresh().dropped:  # by cleaning, because its creation took longer than the grace period
         table.log.commit(lambda state, _: (DropTag((branch.tag,)),) if branch.tag in state.tags else ())
@@ -313,7 +314,7 @@ def find_incomplete_branches(table: TableHandle) -> list[IncompleteBranch]:
             return IncompleteBranch(published[uuid], "published", branch_state.time_ms)
         if branch_state is None or branch_state.dropped:
             return IncompleteBranch(named[uuid], "dropped", branch_state.time_ms if branch_state is not None else 0)
-        mark = BranchMark.of_properties(branch_state.properties)
+        mark = BranchMetadata.of_properties(branch_state.properties)
         is_sealed = mark is not None and mark.is_sealed
         return IncompleteBranch(named[uuid], "sealed", branch_state.time_ms) if is_sealed else None
 

@@ -23,18 +23,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMark
+from streamhouse_spark.config.table_properties import ADOPTED, BRANCH, BranchMetadata
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.post_commit import log_post_commit_errors
 from streamhouse_spark.core.types import OffsetRange, Transaction
 from streamhouse_spark.core.warehouse_layout import parse_branch
-from streamhouse_spark.dml.delete import (
-    commit_with_conflict_check,
-    has_dropped_partitions,
-    make_delete_actions,
-    mark_as_rewrite,
-)
+from streamhouse_spark.dml.conflict_check import commit_with_conflict_check, has_dropped_partitions, make_delete_actions
+from streamhouse_spark.dml.rewrite import mark_as_rewrite
 from streamhouse_spark.errors import CommitConflictError, InvalidOptionError, TableNotFoundError, quote
 from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.keys.keyed_batch import KeyedBatch
@@ -42,31 +38,25 @@ from streamhouse_spark.kv.conflict_detection import ConflictChecker
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.kv.upsert_commit import commit_upsert
 from streamhouse_spark.log.actions import Action, DropTag, SetProperties
+from streamhouse_spark.log.append_commit import ends_after_truncation, make_append_action, make_truncate_actions
 from streamhouse_spark.log.catalog.branches import Branch, find_branch, find_publication, publication_id, require_branch
 from streamhouse_spark.log.checkpoint import read_tagged
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.deletion_vectors import FileRows, count_rows, union_deleted_file_rows, without_rows
 from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion
-from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_group
+from streamhouse_spark.log.segments.multi_bucket_writer import group_into_objects, stage_shared_object
 from streamhouse_spark.log.segments.reader import InlineRecords
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.log.segments.writer import StagedSegment, stage_inline
-from streamhouse_spark.log.staging import (
-    INLINE_BYTES_MAX,
-    StagedRows,
-    ends_after,
-    inline_bytes_total,
-    make_append_action,
-    make_truncate_actions,
-)
+from streamhouse_spark.log.staging import INLINE_BYTES_MAX, StagedRows, inline_bytes_total
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.lookup.batch_lookup import BatchLookup
 from streamhouse_spark.read.read_snapshot import take_latest_snapshot
 from streamhouse_spark.read.snapshot_reader import read_snapshot_rows
-from streamhouse_spark.table.versioning.branches import end_log, open_log
+from streamhouse_spark.table.versioning.branches import end_branch_log, open_branch_log
 from streamhouse_spark.table_handle import TableHandle
-from streamhouse_spark.write.auto_compaction import merge_if_due
+from streamhouse_spark.write.auto_compaction import compact_if_due
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable
 
 LOOKUP_ROWS: Final = 1 << 20
@@ -177,10 +167,10 @@ def seal_branch(changes: BranchChanges, log: CommitLog) -> BranchChanges:
     def plan(state: TableState, _time_ms: int) -> Sequence[Action]:
         if state.dropped:
             raise TableNotFoundError(f"branch {changes.branch.name!r} of {changes.base.name} was dropped concurrently")
-        mark = BranchMark.of_properties(state.properties)
+        mark = BranchMetadata.of_properties(state.properties)
         if mark is None or mark.is_sealed:
             return ()
-        seal = BranchMark(mark.of, mark.name, mark.version, is_sealed=True)
+        seal = BranchMetadata(mark.of, mark.name, mark.version, is_sealed=True)
         return (SetProperties({BRANCH: seal.to_text()}),)
 
     return BranchChanges(changes.branch, changes.base, log.commit(plan).state)
@@ -193,7 +183,7 @@ def report_publication(
     if committed.duplicate_of is not None:
         return Publication(table.name, changes.branch.name, committed.duplicate_of.commit)
     if committed.is_first:
-        merge_if_due(table, committed.state)
+        compact_if_due(table, committed.state)
     return Publication(table.name, changes.branch.name, committed.state.version, written, deleted)
 
 
@@ -331,12 +321,12 @@ def fast_forward(table: TableHandle, name: str, *, to: str = MAIN) -> Publicatio
 
 
 def _commit_publication(table: TableHandle, name: str) -> Publication:
-    branch, log = open_log(table, name)
+    branch, log = open_branch_log(table, name)
     base = read_tagged(table.storage, table.uuid, branch.base.version, branch.base.uuid)
     publish = _publish_keyed if base.primary_key else _publish
     publication = publish(table, BranchChanges(branch, base, log.state), log)
     with log_post_commit_errors(logger, "ending the log of branch", name):
-        end_log(log)
+        end_branch_log(log)
     return publication
 
 
@@ -351,7 +341,11 @@ def _publish(table: TableHandle, changes: BranchChanges, log: CommitLog) -> Publ
         _require_publishable(state, changes)
         truncate = make_truncate_actions(state) if is_truncated else ()
         deletions = make_delete_actions(state, deleted, read, files) if (deleted or files) and not is_truncated else ()
-        added = (make_append_action(state, staged, time_ms, ends_after(state, truncate)),) if staged.segments else ()
+        added = (
+            (make_append_action(state, staged, time_ms, ends_after_truncation(state, truncate)),)
+            if staged.segments
+            else ()
+        )
         return (*truncate, *deletions, *added, *changes.make_end_actions(state))
 
     read, transaction = ReadVersion.of(changes.base), changes.transaction
@@ -395,7 +389,7 @@ def stage_branch_rows(
         by_number: dict[int, StagedSegment] = {}
         for group in group_into_objects(enumerate(chunks), lambda numbered: numbered[1][1].nbytes):
             uuid = table.world.ids.new_uuid()
-            parts = stage_group(storage, table.uuid, uuid, [part for _, part in group], options)
+            parts = stage_shared_object(storage, table.uuid, uuid, [part for _, part in group], options)
             by_number |= {number: part for (number, _), part in zip(group, parts, strict=True)}
         segments = [by_number[number] for number in sorted(by_number)]
     checks = branch_state.parsed.checks

@@ -23,7 +23,8 @@ from streamhouse_spark.config.table_properties import ADOPTED
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.types import ROLLBACKS, OffsetRange, Transaction
-from streamhouse_spark.dml.delete import commit_with_conflict_check, make_delete_actions, mark_as_rewrite
+from streamhouse_spark.dml.conflict_check import commit_with_conflict_check, make_delete_actions
+from streamhouse_spark.dml.rewrite import mark_as_rewrite
 from streamhouse_spark.dml.validation import require_deletable
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -36,8 +37,9 @@ from streamhouse_spark.expressions.filters import Projection
 from streamhouse_spark.kv.primary_key_properties import engine_of
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.log.actions import Action, ResetLake, TieredSnapshot
+from streamhouse_spark.log.append_commit import commit_append, make_append_action
 from streamhouse_spark.log.commit_reader import (
-    Deleted,
+    RecordDeletion,
     find_partition_drop,
     has_dropped_adopted_rows,
     has_dropped_rows,
@@ -50,11 +52,11 @@ from streamhouse_spark.log.deletion_vectors import (
     PartitionDropRows,
     count_rows,
 )
-from streamhouse_spark.log.history import require_kept, state_at
+from streamhouse_spark.log.history import require_retained_segments, state_at
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.record import Record
 from streamhouse_spark.log.segments.metadata_columns import BUCKET, LOG_OFFSET
-from streamhouse_spark.log.staging import StagedRows, commit_staged, make_append_action
+from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import NO_DROPPED_ROWS, TableState
 from streamhouse_spark.read.change_feed.commit_diff import find_dropped_rows
 from streamhouse_spark.read.lake_row_ids import lake_has_offsets, read_lake_file
@@ -123,7 +125,7 @@ def _require_same_form(current: TableState, target: TableState) -> None:
             "since; restore the partitioning with set_partitioning if you need it, and overwrite the table with the "
             f"rows of that version (VERSION AS OF {target.version})"
         )
-    if current.schema.plain_columns != target.schema.plain_columns:
+    if current.schema.storage_columns != target.schema.storage_columns:
         raise InvalidOptionError(
             f"table {current.name} cannot be rolled back to commit {target.version}: its columns changed since, from "
             f"schema {target.schema_id} to {current.schema_id}; read that version (VERSION AS OF {target.version}) and "
@@ -187,7 +189,7 @@ def _rollback_past_truncation(
             _require_unchanged(state, current)
 
         staged, transaction = _stage_returning_rows(table, current, rows), _transaction(current, target)
-        commit_staged(table.log, staged, transaction=transaction, overwrite=True, require=require)
+        commit_append(table.log, staged, transaction=transaction, overwrite=True, require=require)
     return report
 
 
@@ -213,7 +215,9 @@ def _find_deleted_since(
     `SnapshotExpiredError` if the records are no longer retained.
     """
     parts: dict[int, list[OffsetSet]] = {}
-    named = [Deleted(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in target.deletions]
+    named = [
+        RecordDeletion(deletion.commit, deletion.rows, count_rows(deletion.files)) for deletion in target.deletions
+    ]
     file_deletions: list[tuple[int, DeleteRows]] = []
     tiered_snapshots: list[tuple[TieredSnapshot, bool]] = []
     expected = current.version
@@ -226,7 +230,7 @@ def _find_deleted_since(
             for bucket, runs in _find_lost_rows(table, current, target, record, dropped).items():
                 parts.setdefault(bucket, []).append(runs)
         for deletion in iter_deletions(record):
-            named.append(Deleted(record.number, deletion.rows, count_rows(deletion.files)))
+            named.append(RecordDeletion(record.number, deletion.rows, count_rows(deletion.files)))
             if deletion.files:
                 file_deletions.append((record.number, deletion))
             for bucket, runs in deletion.rows.items():
@@ -270,7 +274,7 @@ def _require_named(
     target: TableState,
     tiered_snapshots: Sequence[tuple[TieredSnapshot, bool]],
     deleted: Mapping[int, OffsetSet],
-    named: Sequence[Deleted],
+    named: Sequence[RecordDeletion],
 ) -> None:
     """Raise unless records name all rows that were removed from the lake since.
 
@@ -304,7 +308,7 @@ def _require_files(
     def existed(action: DeleteRows) -> bool:
         if action.files.keys() <= target_files:
             return True
-        later, replaceable = action.snapshot_id, lake.capabilities.replaceable
+        later, replaceable = action.snapshot_id, lake.capabilities.snapshot_replacement
         if before is None or later is None or replaceable is None:
             return False
         return replaceable.adds_no_foreign_rows(before, later)
@@ -433,7 +437,7 @@ def _count_rows(rows: Mapping[int, OffsetSet]) -> int:
 
 def _require_log_kept(table: TableHandle, snapshot: ReadSnapshot) -> None:
     """Raise unless the log files and key-value snapshots of the read snapshot are retained."""
-    require_kept(table.log, snapshot.state, list_segments(snapshot))
+    require_retained_segments(table.log, snapshot.state, list_segments(snapshot))
 
 
 # -- primary-key tables ------------------------------------------------------------------------------------------------

@@ -90,15 +90,17 @@ def create_tag(table: TableHandle, name: str, version: int | str | None, retain_
 
     def create(current: TableState, target: TableState) -> TableState:
         _require_free_name(current, name)
-        keep_version(table, name, target, list_segments(take_latest_snapshot(target)), retain_ms)
+        retain_version(table, name, target, list_segments(take_latest_snapshot(target)), retain_ms)
         return target
 
-    target = fork_version(table, version, create)
+    target = call_with_version(table, version, create)
     _require_lake_snapshot(table, name, target)
     return next(tag for tag in list_tags(table.refresh()) if tag.name == name)
 
 
-def fork_version(table: TableHandle, version: int | str | None, work: Callable[[TableState, TableState], _T]) -> _T:
+def call_with_version(
+    table: TableHandle, version: int | str | None, work: Callable[[TableState, TableState], _T]
+) -> _T:
     """Return the result of ``work`` with the latest state and the state of a version, by default the latest.
 
     If the latest version is compacted or trimmed concurrently, so that ``work`` raises `SnapshotExpiredError`, retries
@@ -151,7 +153,7 @@ def _require_free_name(state: TableState, name: str) -> None:
         )
 
 
-def keep_version(
+def retain_version(
     table: TableHandle, name: str, target: TableState, segments: Iterable[Segment], retain_ms: int | None = None
 ) -> None:
     """Tag a version, so that its lake snapshot, its log files and ``segments`` are retained.

@@ -17,10 +17,10 @@ from typing import Final, Literal
 from sqlglot import exp
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
-from streamhouse_spark.views.ivm.delta_sql import WEIGHT, Writer, coalesce_tasks, list_columns, quote_name
+from streamhouse_spark.views.ivm.delta_sql import WEIGHT, DeltaSqlWriter, coalesce_tasks, list_columns, quote_name
 from streamhouse_spark.views.ivm.logical_plan import Group, print_sql
 from streamhouse_spark.views.ivm.query_parser import has_aggregate
-from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, Statements, hash_sql
+from streamhouse_spark.views.ivm.refresh_sql import IS_DELETED, KEY, RefreshStatements, hash_sql
 
 ROWS: Final = "__streamhouse_rows"
 """Rows inserted into a group, minus rows deleted from it."""
@@ -277,12 +277,12 @@ def group_column(column: str) -> str:
 class IncrementalAggregate:
     """The statements of a view whose groups can be maintained incrementally."""
 
-    statements: Statements
+    statements: RefreshStatements
     parts: Mapping[str, Part]
     """Column of the plan → how to compute its new value."""
 
     @classmethod
-    def of(cls, statements: Statements) -> IncrementalAggregate | None:
+    def of(cls, statements: RefreshStatements) -> IncrementalAggregate | None:
         """Return the statements, or None if the view's columns are not sufficient for incremental maintenance."""
         root = statements.root
         if not isinstance(root, Group) or root.having is not None or statements.identity == "bag":
@@ -309,7 +309,7 @@ class IncrementalAggregate:
         by_name = dict(zip(self.statements.names, self.root.columns, strict=True))
         return {name: self.root.exprs[by_name[name]].name for name in self.statements.key_columns}
 
-    def changes_sql(self, writer: Writer, *, one_task: bool = False) -> str | None:
+    def changes_sql(self, writer: DeltaSqlWriter, *, one_task: bool = False) -> str | None:
         """Return the SQL of the changed groups with their aggregated changes, or None if no source changed.
 
         ``one_task`` avoids a shuffle, which is cheaper for few rows.

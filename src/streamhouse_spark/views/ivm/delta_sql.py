@@ -153,7 +153,7 @@ def quote_name(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class DeltaSqlWriter:
     """Generates the SQL of nodes over the relations ``{prefix}{source}_old``, ``_new`` and ``_delta``."""
 
     prefix: str

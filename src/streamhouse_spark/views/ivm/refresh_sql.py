@@ -18,7 +18,7 @@ from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.core.python_values import is_beyond_python
 from streamhouse_spark.views.ivm.delta_sql import (
     WEIGHT,
-    Writer,
+    DeltaSqlWriter,
     coalesce_tasks,
     list_columns,
     null_safe_equal,
@@ -93,7 +93,7 @@ def _json_sql(value: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Statements:
+class RefreshStatements:
     """The refresh statements of a view."""
 
     root: Node
@@ -118,7 +118,7 @@ class Statements:
         """The columns of the view's table."""
         return self.names if self.identity == "natural" else (*self.key_columns, *self.names)
 
-    def full_sql(self, writer: Writer) -> str:
+    def full_sql(self, writer: DeltaSqlWriter) -> str:
         """Return SQL of the full result at the new source versions, with keys."""
         rows, root = writer.rows(self.root, "new"), self.root
         if self.identity == "natural":
@@ -162,7 +162,7 @@ class Statements:
             f"FULL JOIN ({marked} {view}) v ON {on} WHERE {differs}"
         )
 
-    def touched_rows_sql(self, writer: Writer, touched: str, condition: str = "") -> str:
+    def touched_rows_sql(self, writer: DeltaSqlWriter, touched: str, condition: str = "") -> str:
         """Return SQL of the input rows of the groups in the relation ``touched``, at the new versions.
 
         ``condition`` holds for all these rows, and prunes files.
@@ -170,7 +170,7 @@ class Statements:
         assert isinstance(self.root, Group)
         return writer.rows_of_groups(self.root, "new", f"SELECT * FROM {touched}", condition)
 
-    def touched_groups_sql(self, writer: Writer, touched: str, rows: str) -> str:
+    def touched_groups_sql(self, writer: DeltaSqlWriter, touched: str, rows: str) -> str:
         """Return SQL of the new rows of the groups in the relation ``touched``, and of keys of groups that became
         empty.
 
@@ -193,7 +193,7 @@ class Statements:
             f"FROM {touched} t LEFT JOIN ({inner}) n ON {on}"
         )
 
-    def delta_sql(self, writer: Writer, *, one_task: bool = False) -> str:
+    def delta_sql(self, writer: DeltaSqlWriter, *, one_task: bool = False) -> str:
         """Return SQL of the changed rows, for a plan that has a key and whose root is not a GROUP BY.
 
         ``one_task`` avoids a shuffle, which is cheaper for few rows.
@@ -206,7 +206,7 @@ class Statements:
         each = f"SELECT *, explode(sequence(1, CAST(abs({WEIGHT}) AS INT))) AS {_EXISTS} FROM ({net}) q"
         return f"SELECT {key}{self._select_list()}, {WEIGHT} < 0 AS {IS_DELETED} FROM ({each}) q"
 
-    def bag_net_sql(self, writer: Writer, *, one_task: bool = False) -> str:
+    def bag_net_sql(self, writer: DeltaSqlWriter, *, one_task: bool = False) -> str:
         """Return SQL of the inserted and deleted rows with weights and `KEY`, for a plan that may have equal rows."""
         net = self._net_sql(writer, one_task=one_task)
         return f"SELECT *, {hash_sql(self.root.columns, self.types, is_exact=True)} AS {KEY} FROM ({net}) q"
@@ -226,7 +226,7 @@ class Statements:
         )
         return f"SELECT {KEY}, {ORDINAL}, {self._select_list()}, {WEIGHT} < 0 AS {IS_DELETED} FROM ({joined}) q"
 
-    def _net_sql(self, writer: Writer, *, one_task: bool) -> str:
+    def _net_sql(self, writer: DeltaSqlWriter, *, one_task: bool) -> str:
         """Return SQL of the changes, with the sum of the weights of equal rows. -0.0 and 0.0 are different rows."""
         columns, delta = self.root.columns, writer.delta(self.root)
         assert delta is not None

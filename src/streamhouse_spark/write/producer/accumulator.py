@@ -158,7 +158,7 @@ def concat_buffered_rows(parts: Sequence[Rows]) -> pa.Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BatchLimits:
     """When a batch is due, and when senders wait."""
 
     flush_ms: float
@@ -173,7 +173,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Send:
+class PendingSend:
     """The rows of one call, which are stored together, and their future."""
 
     rows: Rows
@@ -194,7 +194,7 @@ class RecordAccumulator:
         self,
         clock: Clock,
         name: str,
-        limits: Limits,
+        limits: BatchLimits,
         stored_sequence: int | None,
         mixes_deletions: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -208,7 +208,7 @@ class RecordAccumulator:
         """Wakes the taker, because a batch may be due earlier than expected."""
         self._done = new_condition(lock)
         """Wakes all other threads, because rows were removed or the queue was stopped."""
-        self._sends: deque[Send] = deque()
+        self._sends: deque[PendingSend] = deque()
         self._done_bytes = 0
         self._done_sequence = stored_sequence
         self._flush_target_bytes = 0
@@ -258,10 +258,10 @@ class RecordAccumulator:
             now_ms, end_bytes = self._clock.boot_ms(), self._end_bytes + num_bytes
             if not self._sends or end_bytes - self._done_bytes >= self._limits.flush_bytes:
                 self._due.notify_all()  # the taker continues when the lock is released
-            self._sends.append(Send(rows, sequence, now_ms, end_bytes, answer, is_deletion))
+            self._sends.append(PendingSend(rows, sequence, now_ms, end_bytes, answer, is_deletion))
         return answer
 
-    def next_batch(self, *, is_waiting: bool = True) -> list[Send]:
+    def next_batch(self, *, is_waiting: bool = True) -> list[PendingSend]:
         """Wait until the next batch is due, and return it. Returns an empty list if the queue has ended and is empty.
 
         With ``is_waiting=False`` it does not wait, and returns an empty list if no batch is due.
@@ -272,7 +272,7 @@ class RecordAccumulator:
                 self._due.wait(None if wait_ms is None else wait_ms / 1000)
             return self._take_batch(mixes_deletions=mixes_deletions) if wait_ms == 0 else []
 
-    def complete(self, sends: list[Send], failure: Exception | None = None) -> None:
+    def complete(self, sends: list[PendingSend], failure: Exception | None = None) -> None:
         """Remove completed sends from the front. The next flush raises the first ``failure``."""
         with self._done:
             self._failure = self._failure or failure
@@ -282,7 +282,7 @@ class RecordAccumulator:
                 self._sends.popleft()
             self._done.notify_all()
 
-    def stop(self, reason: str) -> list[Send]:
+    def stop(self, reason: str) -> list[PendingSend]:
         """Accept no more rows, for ``reason``. Returns the queued sends."""
         with self._done:
             self._stopped = self._stopped or reason
@@ -328,14 +328,14 @@ class RecordAccumulator:
             return 0
         return max(0, self._sends[0].sent_ms + self._limits.flush_ms - self._clock.boot_ms())
 
-    def _take_batch(self, *, mixes_deletions: bool) -> list[Send]:
+    def _take_batch(self, *, mixes_deletions: bool) -> list[PendingSend]:
         """Return sends from the front: at least one, and up to ``flush_bytes``.
 
         All upserts have the same columns, and all deletions. Upserts and deletions share a batch only with
         ``mixes_deletions``.
         """
-        batch: list[Send] = []
-        firsts: dict[bool, Send] = {}
+        batch: list[PendingSend] = []
+        firsts: dict[bool, PendingSend] = {}
         for send in self._sends:
             is_too_much = send.end_bytes - self._done_bytes > self._limits.flush_bytes
             first = firsts.get(send.is_deletion, None if mixes_deletions or not batch else batch[0])
@@ -368,6 +368,6 @@ class RecordAccumulator:
         )
 
 
-def _can_share_batch(first: Send, send: Send) -> bool:
+def _can_share_batch(first: PendingSend, send: PendingSend) -> bool:
     is_alike = first.is_deletion == send.is_deletion
     return is_alike and send.rows.schema.equals(first.rows.schema, check_metadata=True)

@@ -37,10 +37,10 @@ from streamhouse_spark.log.bucketing import row_buckets
 from streamhouse_spark.log.commit_validation import require_not_dropped
 from streamhouse_spark.log.epochs import claim_epoch, stored_epoch
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.log.transactions import find_stored_version, name_sum
+from streamhouse_spark.log.transactions import find_stored_version, hash_name
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import Send, concat_buffered_rows
+from streamhouse_spark.write.producer.accumulator import PendingSend, concat_buffered_rows
 
 if TYPE_CHECKING:
     from streamhouse_spark.write.producer.upsert_target import UpsertTarget
@@ -96,7 +96,7 @@ def _epoch_id(producer_id: str) -> str:
 
 
 def _require_producer(state: TableState, producer_id: str) -> None:
-    entry, past = state.transactions.get(producer_id), state.past_transactions.get(name_sum(producer_id))
+    entry, past = state.transactions.get(producer_id), state.past_transactions.get(hash_name(producer_id))
     if (entry is not None and (entry.owner is not None or entry.batch is not None)) or (
         entry is None and past is not None and past.owner_sum
     ):
@@ -122,7 +122,7 @@ class BatchSender:
         self._timeout_ms = timeout_ms
         self.producer = producer
 
-    def deliver(self, batch: Sequence[Send]) -> list[BucketOffsets]:
+    def deliver(self, batch: Sequence[PendingSend]) -> list[BucketOffsets]:
         """Commit the rows of the sends, and return the offsets of each send. Retries until the delivery timeout.
 
         Raises the errors of `Table.append`, and `ProducerFencedError` if a newer writer took over the producer id.
@@ -133,7 +133,7 @@ class BatchSender:
         )
         return [offsets] * len(batch) if places is None else _split_offsets(offsets, places)
 
-    def _prepare_write(self, batch: Sequence[Send]) -> tuple[pa.Table, Write]:
+    def _prepare_write(self, batch: Sequence[PendingSend]) -> tuple[pa.Table, Write]:
         """Return the rows of a batch, and the function that writes them."""
         upserts = [send.rows for send in batch if not send.is_deletion]
         keys = [send.rows for send in batch if send.is_deletion]

@@ -18,7 +18,7 @@ from streamhouse_spark.core.types import BucketOffsets, Transaction
 from streamhouse_spark.errors import SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import Check
 from streamhouse_spark.keys.keyed_batch import Bools
-from streamhouse_spark.log.staging import Require
+from streamhouse_spark.log.append_commit import StateCheck
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.schema.row_conversion import convert_to_schema, is_rereadable
 from streamhouse_spark.write.upsert import PrimaryKeySchema, PrimaryKeyTable, drop_ignored_deletions, pad_columns
@@ -55,11 +55,11 @@ class UpsertTarget:
         drop_ignored_deletions(keyed_schema, key_rows, np.ones(key_rows.num_rows, np.bool_))
         return key_rows
 
-    def append(self, rows: Any, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+    def append(self, rows: Any, transaction: Transaction | None, *, require: StateCheck | None) -> BucketOffsets:
         """Upsert rows. Returns the offsets of the commit."""
         return self._keyed.upsert(rows, transaction=transaction, require=require)
 
-    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: Require | None) -> BucketOffsets:
+    def delete(self, keys: pa.Table, transaction: Transaction | None, *, require: StateCheck | None) -> BucketOffsets:
         return self._keyed.delete(keys, transaction=transaction, require=require)
 
     def change(
@@ -69,7 +69,7 @@ class UpsertTarget:
         *,
         keys: pa.Table,
         deleted: Bools,
-        require: Require | None,
+        require: StateCheck | None,
     ) -> BucketOffsets:
         """Write rows and delete keys in one record. ``deleted`` is their order: True for a key, False for a row."""
 

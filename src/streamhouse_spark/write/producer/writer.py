@@ -32,7 +32,7 @@ from streamhouse_spark.schema.identity import reject_identity_values
 from streamhouse_spark.schema.paimon_limits import check_paimon_values
 from streamhouse_spark.schema.row_conversion import FEW_ROWS
 from streamhouse_spark.write.log_writer import LogTableWriter
-from streamhouse_spark.write.producer.accumulator import BufferedRows, Limits, RecordAccumulator, Rows, Send
+from streamhouse_spark.write.producer.accumulator import BatchLimits, BufferedRows, PendingSend, RecordAccumulator, Rows
 from streamhouse_spark.write.producer.sender import BatchSender, take_over
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SenderThread:
             self.accumulator.taker = None
             _running.discard(self)
 
-    def _fail(self, batch: list[Send], error: Exception) -> None:
+    def _fail(self, batch: list[PendingSend], error: Exception) -> None:
         rows = sum(send.rows.num_rows for send in batch)
         logger.warning("%d rows of the writer of %s failed: %s", rows, self.name, error)
         for send in batch:
@@ -132,7 +132,7 @@ class SenderThread:
         )
         self._reject(self.accumulator.stop(reason), reason, error)
 
-    def _reject(self, sends: list[Send], reason: str, failure: Exception | None = None) -> None:
+    def _reject(self, sends: list[PendingSend], reason: str, failure: Exception | None = None) -> None:
         for send in sends:
             if not send.answer.done():
                 send.answer.set_exception(WriterStoppedError(reason))
@@ -324,7 +324,7 @@ def make_sender_thread(
     log_writer: LogTableWriter,
     keyed: UpsertTarget | None,
     producer_id: str | None,
-    limits: Limits,
+    limits: BatchLimits,
     delivery_timeout_ms: float,
 ) -> SenderThread:
     """Take over the producer id, and return the sender thread of a writer, which is not started."""
@@ -339,7 +339,7 @@ def make_sender_thread(
 
 
 def make_writer(
-    log_writer: LogTableWriter, producer_id: str | None, limits: Limits, delivery_timeout_ms: float
+    log_writer: LogTableWriter, producer_id: str | None, limits: BatchLimits, delivery_timeout_ms: float
 ) -> tuple[Writer, SenderThread]:
     """Return a writer, and its sender thread, which the caller starts or steps. Raises the errors of `Table.writer`."""
     table, keyed = log_writer.table, None
@@ -362,7 +362,7 @@ def open_writer(
     delivery_timeout_ms: float,
 ) -> Writer:
     """Open a batching writer; see `Table.writer`."""
-    limits = Limits(flush_ms, flush_bytes, in_flight_bytes_max)
+    limits = BatchLimits(flush_ms, flush_bytes, in_flight_bytes_max)
     writer, sender_thread = make_writer(log_writer, producer_id, limits, delivery_timeout_ms)
     sender_thread.start()
     weakref.finalize(writer, _end_abandoned_writer, sender_thread).atexit = False

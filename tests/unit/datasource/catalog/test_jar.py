@@ -14,7 +14,7 @@ import streamhouse_spark
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.cli.app import streamhouse
 from streamhouse_spark.datasource.catalog.jar import catalog_class, jar_path
-from streamhouse_spark.datasource.session import configuration
+from streamhouse_spark.datasource.session import catalog_configuration
 
 
 @pytest.mark.long
@@ -25,7 +25,7 @@ def test_building_again_gives_the_same_classes():
 
 
 def test_configure_sets_the_catalog_and_its_settings():
-    assert configuration("/data/wh", "streamhouse", {"s3.region": "eu-north-1"}) == {
+    assert catalog_configuration("/data/wh", "streamhouse", {"s3.region": "eu-north-1"}) == {
         "spark.sql.catalog.streamhouse": catalog_class(),
         "spark.sql.catalog.streamhouse.warehouse": "/data/wh",
         "spark.sql.catalog.streamhouse.s3.region": "eu-north-1",
@@ -63,14 +63,14 @@ def test_what_spark_hides_is_left_alone_without_such_a_key():
 @pytest.mark.parametrize("name", ["", "a.b", "a-b", "a b", "1a", "`a`", "spark_catalog"])
 def test_a_catalog_name_that_sql_cannot_say_is_refused(name):
     with pytest.raises(InvalidOptionError, match="cannot be used in SQL"):
-        configuration("/data/wh", name, {})
+        catalog_configuration("/data/wh", name, {})
 
 
 def test_an_unknown_setting_and_an_empty_warehouse_are_refused():
     with pytest.raises(InvalidOptionError, match="unknown setting 'endpoint'"):
-        configuration("/data/wh", "streamhouse", {"endpoint": "x"})
+        catalog_configuration("/data/wh", "streamhouse", {"endpoint": "x"})
     with pytest.raises(InvalidOptionError, match="warehouse is empty"):
-        configuration(" ", "streamhouse", {})
+        catalog_configuration(" ", "streamhouse", {})
 
 
 def test_the_command_line_prints_the_jar_and_the_options():

@@ -93,7 +93,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     set_property = {"change": "set_property", "name": "comment", "value": "c"}
 
     for part in ("reads", "lakes"):
-        ask("begin", part=part)
+        ask("warm_up", part=part)
     ask("create_database", **sales, properties={})
     ask("alter_database", **sales, changes=[set_property])
     assert ask("database", **sales)["exists"]
@@ -167,7 +167,7 @@ def test_each_operation_reads_what_it_is_given_and_answers_what_is_listed(ask, c
     reached = {"snapshot": log, "native_schemes": ["file"], "hadoop_version": "3.5.0"}
     begun = ask("begin_real_time", **reached, options={"startingOffsets": "latest"})
     following = {"start": begun["offset"], "parallelism": 2, "tasks": 1, "taken": 0, "columns": ["id", "dt"]}
-    followed = ask("follow_log", **reached, options={}, begun=begun["begun"], **following)
+    followed = ask("plan_real_time_batch", **reached, options={}, initial_schema=begun["initial_schema"], **following)
     check_keys(followed["tasks"], "task")
     check_keys(followed["tasks"][0]["buckets"], "followed_bucket")
     check_keys(list(followed["tasks"][0]["layouts"].values()), "layout")

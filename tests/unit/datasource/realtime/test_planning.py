@@ -13,7 +13,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import Table, Warehouse
 from streamhouse_spark.core.warehouse_layout import parse_table_name
 from streamhouse_spark.datasource.realtime import planning
-from streamhouse_spark.datasource.realtime.planning import begin_real_time, finish_real_time, follow_log
+from streamhouse_spark.datasource.realtime.planning import begin_real_time, finish_real_time, plan_real_time_batch
 from streamhouse_spark.datasource.scan.query_snapshot import take_query_snapshot
 from streamhouse_spark.datasource.stream.stream_offset import StreamOffset
 from streamhouse_spark.errors import (
@@ -60,14 +60,14 @@ class Query:
 
     def begin(self) -> dict[str, Any]:
         found = begin_real_time(self.connection, self.given)
-        self.begun = found["begun"]
+        self.begun = found["initial_schema"]
         return dict(found["offset"])
 
     def follow(self, start: Mapping[str, Any], *columns: str) -> dict[str, Any]:
-        given = {**self.given, "parallelism": self.parallelism, "begun": self.begun}
+        given = {**self.given, "parallelism": self.parallelism, "initial_schema": self.begun}
         given["tasks"], given["taken"] = self.num_needed, self.num_taken
-        found = follow_log(self.connection, {**given, "start": start, "columns": [*self.columns, *columns]})
-        self.begun = found["begun"]
+        found = plan_real_time_batch(self.connection, {**given, "start": start, "columns": [*self.columns, *columns]})
+        self.begun = found["initial_schema"]
         return json.loads(json.dumps(found))
 
     def reached(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Loads, plans and reads as Spark does, without Spark: native files by name, hot groups through `PythonReader`."""
+"""Loads, plans and reads as Spark does, without Spark: native files by name, hot groups through `ArrowReader`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from streamhouse_spark import Table
 from streamhouse_spark.datasource import spark_versions
 from streamhouse_spark.datasource.scan import aggregates, scan
-from streamhouse_spark.datasource.scan.arrow_plan import PythonPlan
-from streamhouse_spark.datasource.scan.arrow_reader import BATCH_COLUMN, COUNTS_KEY, PythonReader, make_partitions
+from streamhouse_spark.datasource.scan.arrow_plan import ArrowReadPlan
+from streamhouse_spark.datasource.scan.arrow_reader import BATCH_COLUMN, COUNTS_KEY, ArrowReader, make_partitions
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.warehouse.process_cache import Connection
 
@@ -96,8 +96,8 @@ class Planned:
 
     def hot(self) -> list[list[pa.Table]]:
         """The batches of each hot group, as another process reads them."""
-        tasks = make_partitions(PythonPlan.from_text(self.reply["read"]))
-        reader = PythonReader(self.connection, self.reply["read"])
+        tasks = make_partitions(ArrowReadPlan.from_text(self.reply["read"]))
+        reader = ArrowReader(self.connection, self.reply["read"])
         assert len(reader.partitions()) == len(tasks) == len(self.reply["hot"])
         reader = pickle.loads(pickle.dumps(reader))
         tasks = [pickle.loads(pickle.dumps(task)) for task in tasks]

@@ -9,7 +9,12 @@ import pytest
 
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.core.warehouse_layout import location_key, make_placed_uuid, parse_table_name, table_prefix
+from streamhouse_spark.core.warehouse_layout import (
+    log_location_key,
+    make_external_log_uuid,
+    parse_table_name,
+    table_prefix,
+)
 from streamhouse_spark.datasource.scan.file_systems import (
     FileSystems,
     LogFolder,
@@ -17,11 +22,11 @@ from streamhouse_spark.datasource.scan.file_systems import (
     log_folder,
     store_folder,
 )
-from streamhouse_spark.log.catalog.log_locations import with_log_places
+from streamhouse_spark.log.catalog.log_locations import make_log_routing_storage
 from streamhouse_spark.log.commit_log import CommitLog
 from streamhouse_spark.log.framing import encode_frame
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.memory import MemoryStorage
 from streamhouse_spark.table_handle import TableHandle
 
@@ -32,7 +37,7 @@ ALL = ("file", "s3a", "gs", "abfss", "hdfs")
 
 
 def of(settings: dict[str, str], *schemes: str, url: str = "s3://bkt/wh", version: str | None = "3.4.2") -> FileSystems:
-    return FileSystems.of(storage_for(url, settings), settings, schemes or ALL, version)
+    return FileSystems.of(open_storage(url, settings), settings, schemes or ALL, version)
 
 
 def settings_of(found: FileSystems, *locations: str) -> dict[str, Any]:
@@ -326,7 +331,7 @@ def test_what_a_session_lacks_is_named_for_its_hadoop():
     assert file_system_remedy("gs", "3.5.0") == "add Hadoop's file system for gs to the session's jars"
 
 
-UUID = make_placed_uuid("0123456789abcdef0123456789abcdef")
+UUID = make_external_log_uuid("0123456789abcdef0123456789abcdef")
 LOG_SCHEMES = ("file", "s3a", "gs", "abfss", "hdfs", "gcs-connector")
 
 
@@ -340,15 +345,15 @@ def folder_of(storage: Storage, settings: dict[str, str], *schemes: str) -> LogF
 
 
 def at(url: str, settings: dict[str, str], *schemes: str) -> LogFolder:
-    return folder_of(storage_for(url, settings), settings, *schemes)
+    return folder_of(open_storage(url, settings), settings, *schemes)
 
 
 def elsewhere(url: str, settings: dict[str, str]) -> Storage:
     """A warehouse in memory whose log lies at another place."""
     home = MemoryStorage()
     header = {"table": UUID, "warehouse": "w", "url": url}
-    home.put(location_key(UUID), encode_frame("location", header))
-    return with_log_places(home, settings, World())
+    home.put(log_location_key(UUID), encode_frame("location", header))
+    return make_log_routing_storage(home, settings, World())
 
 
 def given(found: LogFolder) -> dict[str, Any]:
@@ -362,7 +367,7 @@ def test_a_log_on_the_disk_is_a_path(tmp_path):
 
 def test_a_log_on_s3_has_a_file_system_of_its_own_beside_that_of_the_lake():
     found = at("s3://bkt/wh", STORE)
-    storage = storage_for("s3://bkt/wh", STORE)
+    storage = open_storage("s3://bkt/wh", STORE)
     lake = FileSystems.of(storage, STORE, LOG_SCHEMES, "3.5.0").uri_of("s3://bkt/wh/lake/f").partition(":")[0]
     assert found.folder == f"{lake}-log://bkt/wh/tables/{UUID}"
     settings = given(found)
@@ -378,17 +383,17 @@ def test_no_secret_is_in_the_location_of_a_log():
 
 
 def test_java_looks_for_objects_of_a_warehouse_on_s3_as_it_follows_logs_there():
-    folder = store_folder(handle_of(storage_for("s3://bkt/w h", STORE), STORE))
+    folder = store_folder(handle_of(open_storage("s3://bkt/w h", STORE), STORE))
     log = at("s3://bkt/w h", STORE)
     assert folder is not None
     assert (f"{folder.folder}tables/{UUID}", folder.settings) == (log.folder, log.settings)
     in_python = {**STORE, "lake.spark-reader": "false"}
-    assert store_folder(handle_of(storage_for("s3://bkt/wh", in_python), in_python)) is not None
+    assert store_folder(handle_of(open_storage("s3://bkt/wh", in_python), in_python)) is not None
 
 
 @pytest.mark.parametrize("url", ["gs://bkt/wh", "hdfs://nn:8020/wh", "s3://B_kt/wh"])
 def test_of_other_stores_python_is_asked(url):
-    assert store_folder(handle_of(storage_for(url, {}), {})) is None
+    assert store_folder(handle_of(open_storage(url, {}), {})) is None
 
 
 def test_of_a_log_elsewhere_python_is_asked():

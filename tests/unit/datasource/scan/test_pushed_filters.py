@@ -26,7 +26,7 @@ from streamhouse_spark.log.segments.statistics import collect_partitions, collec
 from streamhouse_spark.log.state import BucketLog, TableState
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.filter_trees import ROWS, SCHEMA, TREES, VALUES, is_true, literal, wire
 from unit.datasource.scan.scans import Scans, tier
 
@@ -284,7 +284,7 @@ def table(request, tmp_path_factory):
     tier(table)
     table.append(rows[150:200])
     table.append(rows[200:250])
-    merge_inline(table)
+    compact_inline_rows(table)
     table.append(rows[250:])
     return Scans(Connection.of(path, {})), rows
 

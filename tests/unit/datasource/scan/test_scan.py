@@ -29,7 +29,7 @@ from streamhouse_spark.datasource.scan.scan import load_source
 from streamhouse_spark.log.bucketing import iceberg_buckets
 from streamhouse_spark.read import split_planning as pieces
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.filter_trees import literal
 from unit.datasource.scan.scans import Scans, gone, native_rows, tier
 
@@ -196,7 +196,7 @@ def test_a_pin_outlives_commits_merges_and_rounds(orders, scans):
     before = ids(scans.plan(loaded))
     for i in range(3):
         orders.append(some_rows(300 + i, 301 + i))
-    merge_inline(orders)
+    compact_inline_rows(orders)
     tier(orders)
     orders.truncate()
     assert ids(scans.plan(loaded)) == before == list(range(250))

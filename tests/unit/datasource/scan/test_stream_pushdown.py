@@ -23,7 +23,7 @@ from streamhouse_spark.datasource.scan.stream_pushdown import PrunedStreamReader
 from streamhouse_spark.lake.parquet import reader as parquet_reader
 from streamhouse_spark.read.scan_tasks import LogScanTask, OffsetsScanTask
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.filter_trees import SCHEMA, TREES, is_true
 from unit.datasource.scan.scans import tier
 from unit.datasource.scan.test_pushed_filters import LIMITS, row
@@ -92,7 +92,7 @@ def table(wh):
     table = wh.create_table("t", COLUMNS, buckets=1, properties={"table.statistics.columns": "*"})
     for start in range(0, 40, 10):
         table.append([{"id": i, "name": f"n{i}", "amount": i / 2} for i in range(start, start + 10)])
-        merge_inline(table)  # a segment, with statistics
+        compact_inline_rows(table)  # a segment, with statistics
     return table
 
 
@@ -261,7 +261,7 @@ def odd(request, tmp_path_factory):
     table.maintain()
     for part in (rows[150:200], rows[200:250]):
         table.append(part)
-    merge_inline(table)
+    compact_inline_rows(table)
     table.append(rows[250:])
     assert any(log.start for log in table.refresh().buckets.values())
     return Stream(Connection.of(path, {}), "t"), rows

@@ -19,7 +19,7 @@ from streamhouse_spark.datasource.scan.stream_pushdown import lag_ms
 from streamhouse_spark.datasource.stream.micro_batch_stream import StreamhouseStreamReader
 from streamhouse_spark.log.catalog import names
 from streamhouse_spark.warehouse.process_cache import Connection
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 SPARK_MS = 10
 """Spark's own pause between two questions."""
@@ -260,7 +260,7 @@ def timed_table(memory, world, clock):
         timed_table.append([{"id": i} for i in range(3)])
         clock.advance(wait_ms)
         if wait_ms == 7000:
-            merge_inline(timed_table)
+            compact_inline_rows(timed_table)
     return timed_table
 
 

@@ -8,7 +8,7 @@ from interop.lake_cases import lake_of, tier
 from streamhouse_spark import CommitConflictError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.lake.iceberg.compaction import COMPACT_FILES_MIN
 from streamhouse_spark.lake.iceberg.table import IcebergLake
-from streamhouse_spark.lake.parquet.reader import read_offset_file
+from streamhouse_spark.lake.parquet.reader import read_file_offsets
 from unit.lake.test_maintenance_contract import all_rows, rows_by_offset, rows_from
 
 
@@ -71,6 +71,6 @@ def test_old_metadata_versions_go_a_day_later(lake, store, clock):
 def test_footers_tell_bucket_and_offsets(lake):
     (location, *_) = sorted(_locations(lake))
     files = lake.binding.files_at(location)
-    found = read_offset_file(files, location, ("0123456789abcdef0123456789abcdef",))
+    found = read_file_offsets(files, location, ("0123456789abcdef0123456789abcdef",))
     assert (found.bucket, found.runs.range) == (0, OffsetRange(0, 3))
-    assert read_offset_file(files, location, ("f" * 32,)) is None
+    assert read_file_offsets(files, location, ("f" * 32,)) is None

@@ -13,7 +13,12 @@ from kit.tables import tier
 from streamhouse_spark import CorruptDataError, LakeMismatchError, SnapshotExpiredError, Warehouse
 from streamhouse_spark.core.clock import World
 from streamhouse_spark.lake.avro import encode_avro, read_avro
-from streamhouse_spark.lake.iceberg.file_io import Move, lake_metadata, manifests_of, rewrite_record_paths
+from streamhouse_spark.lake.iceberg.file_io import (
+    PathRebase,
+    read_snapshot_manifests,
+    rewrite_record_paths,
+    translate_metadata_errors,
+)
 from streamhouse_spark.storage.memory import MemoryStorage
 
 SCHEMA = {
@@ -78,7 +83,7 @@ def test_damage_is_an_error():
 
 
 def test_which_values_are_locations():
-    move = Move("/old", "s3://new")
+    move = PathRebase("/old", "s3://new")
     assert rewrite_record_paths({"manifest_path": "/old/m.avro", "other": "/old/x"}, move) == {
         "manifest_path": "s3://new/m.avro",
         "other": "/old/x",
@@ -104,7 +109,7 @@ def test_which_values_are_locations():
 def test_bounds_that_were_cut_off_go():
     bounds = (1, [{"key": 2147483546, "value": b"/old/plac"}])
     data = {"content": 1, "file_path": "/old/place/x", "lower_bounds": bounds, "upper_bounds": (0, None)}
-    moved = rewrite_record_paths({"status": 1, "data_file": data}, Move("/old/place", "/new"))
+    moved = rewrite_record_paths({"status": 1, "data_file": data}, PathRebase("/old/place", "/new"))
     assert moved["data_file"]["lower_bounds"] == (1, [])
 
 
@@ -123,11 +128,11 @@ def test_every_reader_of_a_list_finds_the_damage(table, step):
     snapshot = lake.current_snapshot()
     key = table.open_lake().binding.files_at(lake.location()).key_of(snapshot.manifest_list)
     data = bytearray(table.storage.read(key))
-    whole = manifests_of(lake.io, snapshot)
+    whole = read_snapshot_manifests(lake.io, snapshot)
     data[step % len(data)] ^= 0xFF
     table.storage.put(key, bytes(data))
     try:
-        found = manifests_of(lake.io, snapshot)
+        found = read_snapshot_manifests(lake.io, snapshot)
     except CorruptDataError as error:
         assert key in str(error)  # noqa: PT017 - some bytes are ids of the writer, and say nothing
     else:
@@ -142,7 +147,7 @@ def test_a_manifest_list_with_another_column_is_corrupt_data(table):
     assert b'"field-id": 503,' in data
     table.storage.put(key, data.replace(b'"field-id": 503,', b'"field-id": 703,'))
     with pytest.raises(CorruptDataError, match="ResolveError"):
-        manifests_of(lake.io, snapshot)
+        read_snapshot_manifests(lake.io, snapshot)
 
 
 def test_a_list_that_is_cut_or_gone(table):
@@ -151,10 +156,10 @@ def test_a_list_that_is_cut_or_gone(table):
     key = table.open_lake().binding.files_at(lake.location()).key_of(snapshot.manifest_list)
     table.storage.put(key, table.storage.read(key)[:300])
     with pytest.raises(CorruptDataError, match="restore it, or rebuild the lake"):
-        manifests_of(lake.io, snapshot)
+        read_snapshot_manifests(lake.io, snapshot)
     table.storage.delete(key)
-    with pytest.raises(SnapshotExpiredError), lake_metadata(lake.location()):
-        manifests_of(lake.io, snapshot)
+    with pytest.raises(SnapshotExpiredError), translate_metadata_errors(lake.location()):
+        read_snapshot_manifests(lake.io, snapshot)
 
 
 @pytest.mark.parametrize(

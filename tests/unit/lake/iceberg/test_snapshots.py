@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 from kit.tables import tier
 from streamhouse_spark import Table, Warehouse
-from streamhouse_spark.lake.iceberg.metadata_versions import newest_version
+from streamhouse_spark.lake.iceberg.metadata_versions import find_latest_version
 from streamhouse_spark.lake.iceberg.snapshots import newest_offsets, read_snapshots
 
 
@@ -25,7 +25,7 @@ def table(tmp_path_factory) -> Table:
 
 @pytest.fixture(scope="module")
 def data(table) -> bytes:
-    version = newest_version(table.storage, table.world, table.open_lake().location)
+    version = find_latest_version(table.storage, table.world, table.open_lake().location)
     assert version is not None
     return version.data
 

@@ -21,8 +21,8 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.lake.paimon import snapshot_commit as paimon_commit
 from streamhouse_spark.lake.paimon.expiry import list_history, list_tag_and_branch_snapshots
-from streamhouse_spark.lake.paimon.file_io import PaimonFiles
-from streamhouse_spark.lake.paimon.snapshot_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
+from streamhouse_spark.lake.paimon.file_io import StorageFileIO
+from streamhouse_spark.lake.paimon.snapshot_commit import MANIFESTS_MIN_TO_MERGE, SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from unit.lake.test_maintenance_contract import rows_from
 
@@ -44,7 +44,7 @@ def _snapshot_ids(lake) -> list[int]:
 
 def _foreign_commit(lake) -> int:
     """A snapshot without offsets or a commit of ours, as another engine makes one."""
-    snapshot = commit_snapshot(lake.binding, lambda _: Change())
+    snapshot = commit_snapshot(lake.binding, lambda _: SnapshotUpdate())
     snapshot.properties = None
     lake.binding.storage.put(f"{PLACE}/snapshot/snapshot-{snapshot.id}", JSON.to_json(snapshot).encode())
     return snapshot.id
@@ -70,14 +70,14 @@ def test_a_compaction_is_one_of_paimons_kind(lake):
     table = lake.binding.require()
     (manifest,) = lake.metadata_table("files").to_pylist()
     assert (manifest["record_count"], manifest["min_sequence_number"], manifest["max_sequence_number"]) == (30, 0, 29)
-    assert len(table.store(PaimonFiles(lake.binding.files)).snapshot_manager().get_latest_snapshot().properties) == 2
+    assert len(table.store(StorageFileIO(lake.binding.files)).snapshot_manager().get_latest_snapshot().properties) == 2
 
 
 def test_files_of_other_engines_and_other_bucket_counts_are_left_alone(lake, memory):
     for name in ("a", "b", "c", "d", "e"):
         memory.put_if_absent(f"{PLACE}/bucket-0/{name}.parquet", _parquet(rows_from(100)))
     files = [_foreign_file(lake, name) for name in ("a", "b", "c", "d", "e")]
-    commit_snapshot(lake.binding, lambda _: Change(files))
+    commit_snapshot(lake.binding, lambda _: SnapshotUpdate(files))
     before = _ids(lake)
     assert lake.compact().files_removed == 10
     assert _ids(lake) == before
@@ -169,7 +169,7 @@ def test_large_manifests_are_written_again_once_many_of_their_files_are_gone(lak
 def _manifest_entries(lake, name: str):
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
-    return ManifestFileManager(lake.binding.require().store(PaimonFiles(lake.binding.files))).read(name)
+    return ManifestFileManager(lake.binding.require().store(StorageFileIO(lake.binding.files))).read(name)
 
 
 # -- expiry -----------------------------------------------------------------------------------------------------------

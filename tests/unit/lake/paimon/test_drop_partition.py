@@ -65,7 +65,7 @@ def test_a_stock_writer_that_renames_over_the_drop_restores_no_row(lake, memory,
     def rename():
         memory.put(f"{SNAPSHOTS}/snapshot-{base + 1}", json.dumps(made).encode())
 
-    put, sealed = memory.put_if_absent, paimon_drop_partition.seal_snapshot
+    put, sealed = memory.put_if_absent, paimon_drop_partition.make_snapshot_durable
 
     def overtaken(key, data):
         put(key, data)
@@ -81,7 +81,7 @@ def test_a_stock_writer_that_renames_over_the_drop_restores_no_row(lake, memory,
     if moment == "as it is committed":
         monkeypatch.setattr(memory, "put_if_absent", overtaken)
     elif moment == "before it is kept":
-        monkeypatch.setattr(paimon_drop_partition, "seal_snapshot", slow)
+        monkeypatch.setattr(paimon_drop_partition, "make_snapshot_durable", slow)
     assert drop(lake, {"region": "a"}).rows == 10
     if moment == "later":
         rename()

@@ -17,7 +17,7 @@ from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.dml.delete import commit_deletion
 from streamhouse_spark.lake.paimon.table import PaimonLake
 from streamhouse_spark.lake.parquet import copy_on_write
-from streamhouse_spark.lake.parquet.reader import read_offset_file
+from streamhouse_spark.lake.parquet.reader import read_file_offsets
 from streamhouse_spark.lake.tiering.job import TieringJob, run_tasks_locally
 from streamhouse_spark.log.actions import Trim
 from streamhouse_spark.log.bucketing import buckets_of
@@ -55,7 +55,7 @@ def offsets_of(table):
     lake = table.open_lake()
     plan = lake.plan_read()
     found = [
-        read_offset_file(lake.binding.files_at(s.location), s.location, lake.binding.spec.writers) for s in plan.splits
+        read_file_offsets(lake.binding.files_at(s.location), s.location, lake.binding.spec.writers) for s in plan.splits
     ]
     return {file.location.rpartition("/")[2]: file.runs.offsets().tolist() for file in found}
 

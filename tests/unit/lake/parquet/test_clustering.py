@@ -41,10 +41,10 @@ def test_sort_orders_are_parsed_and_printed_alike():
 
 def test_marks_tell_orders_apart_and_follow_renames():
     orders = ["a", "zorder(a)", "a, `b, c`", "`b, c`, a", "zorder(a, `b, c`)"]
-    marks = {parse_sort_order(text, SCHEMA).mark(SCHEMA) for text in orders}
+    marks = {parse_sort_order(text, SCHEMA).fingerprint(SCHEMA) for text in orders}
     assert len(marks) == len(orders)
     renamed = TableSchema(tuple(c if c.name != "a" else type(c)(c.id, "z", c.type, c.nullable) for c in SCHEMA.columns))
-    assert parse_sort_order("z", renamed).mark(renamed) == parse_sort_order("a", SCHEMA).mark(SCHEMA)
+    assert parse_sort_order("z", renamed).fingerprint(renamed) == parse_sort_order("a", SCHEMA).fingerprint(SCHEMA)
 
 
 @given(st.data())
@@ -81,7 +81,7 @@ def test_a_z_order_takes_bits_in_turn():
     assert np.argsort(ZOrderRanks(SortOrder((("x", "y"),)), rows).of(rows)).tolist() == [0, 1, 2, 3]
     grid = pa.table({"x": [i // 16 for i in range(256)], "y": [i % 16 for i in range(256)]})
     ranks = ZOrderRanks(SortOrder((("x", "y"),)), grid)
-    lanes = np.searchsorted(ranks.lane_bounds(grid, 16), ranks.of(grid), side="right")
+    lanes = np.searchsorted(ranks.range_bounds(grid, 16), ranks.of(grid), side="right")
     for name in "x", "y":
         column = grid[name].to_numpy()
         assert all(np.ptp(column[lanes == lane]) <= 7 for lane in range(16))
@@ -90,7 +90,7 @@ def test_a_z_order_takes_bits_in_turn():
 def test_lanes_have_about_as_many_rows_whatever_the_values():
     skewed = pa.table({"x": np.random.default_rng(1).pareto(1, 100_000)})
     ranks = ZOrderRanks(SortOrder((("x",),)), skewed)
-    lanes = np.searchsorted(ranks.lane_bounds(skewed, 20), ranks.of(skewed), side="right")
+    lanes = np.searchsorted(ranks.range_bounds(skewed, 20), ranks.of(skewed), side="right")
     counts = np.bincount(lanes)
     assert len(counts) == 20
     assert counts.max() < 1.1 * counts.min()
@@ -101,4 +101,4 @@ def test_z_orders_need_no_values_in_the_sample(values):
     rows = pa.table({"x": pa.array(values, pa.float64())})
     ranks = ZOrderRanks(SortOrder((("x",),)), rows)
     assert len(ranks.of(rows)) == len(values)
-    assert len(ranks.lane_bounds(rows, 4)) <= 3
+    assert len(ranks.range_bounds(rows, 4)) <= 3

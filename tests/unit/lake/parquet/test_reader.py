@@ -12,7 +12,7 @@ import pytest
 
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, IsNull
-from streamhouse_spark.expressions.row_masks import rows_to_keep
+from streamhouse_spark.expressions.row_masks import mask_rows_to_keep
 from streamhouse_spark.lake.parquet.file_columns import FileColumns
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
 from streamhouse_spark.lake.parquet.reader import RowGroups, read_split, select_matching_groups
@@ -177,7 +177,7 @@ def test_rows_and_their_numbers(files, node, chosen, is_deleted, part):
     found = list(read_numbered(files, split, projection, node=node))
     in_groups = [i for group in groups for i in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     possible = (
-        rows_to_keep(node, ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
+        mask_rows_to_keep(node, ROWS.take(pa.array(in_groups, pa.int64())).combine_chunks().to_batches()[0])
         if groups
         else None
     )

@@ -15,9 +15,9 @@ import pytest
 
 from streamhouse_spark.expressions.filters import parse_filter
 from streamhouse_spark.expressions.predicates import ALWAYS_TRUE, And, Compare, In, Or
-from streamhouse_spark.expressions.row_masks import rows_to_keep
-from streamhouse_spark.lake.parquet.opened_file import ParquetSource
+from streamhouse_spark.expressions.row_masks import mask_rows_to_keep
 from streamhouse_spark.lake.parquet.parquet_io import StorageFiles
+from streamhouse_spark.lake.parquet.parquet_source import ParquetSource
 from streamhouse_spark.lake.parquet.reader import NO_POSITIONS
 from streamhouse_spark.lake.parquet.row_positions import RowMultiset, encode_rows, read_numbered
 from streamhouse_spark.lake.types import LakeProjection, LakeSplit
@@ -78,7 +78,7 @@ def columns_read(monkeypatch):
 )
 def test_only_row_groups_with_a_wanted_row_are_read(files, columns_read, node, groups):
     numbers, rows = numbered(files, node, "name", "id")
-    possible = rows_to_keep(node, TABLE.to_batches()[0])
+    possible = mask_rows_to_keep(node, TABLE.to_batches()[0])
     in_groups = [number for group in groups for number in range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)]
     expected = [number for number in in_groups if possible is None or possible[number]]
     assert numbers.tolist() == expected

@@ -22,10 +22,10 @@ from streamhouse_spark.lake.iceberg import position_deletes
 from streamhouse_spark.lake.iceberg import position_deletes as iceberg_keyed
 from streamhouse_spark.lake.iceberg.position_deletes import _SCHEMA as DELETES
 from streamhouse_spark.lake.iceberg.schema import PATH_ID
-from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE, Change, commit_snapshot
+from streamhouse_spark.lake.iceberg.snapshot_commit import MANIFESTS_MIN_TO_MERGE, SnapshotUpdate, commit_snapshot
 from streamhouse_spark.lake.parquet import merge_on_read as key_merge
 from streamhouse_spark.lake.parquet import reader as parquet_read
-from streamhouse_spark.lake.parquet.parquet_io import parquet_sink
+from streamhouse_spark.lake.parquet.parquet_io import open_parquet_sink
 from streamhouse_spark.lake.parquet.reader import DELETED_KEY
 from streamhouse_spark.lake.types import DeletedRows, LakeFile
 from streamhouse_spark.schema.table_schema import TableSchema
@@ -540,12 +540,12 @@ def foreign_deletes(table: KeyedTable, positions: dict[str, list[int]]) -> None:
     location = f"{context.lake['data_location']}/foreign-deletes.parquet"
     pairs = sorted((path, position) for path, found in positions.items() for position in found)
     schema = pa.schema([field.with_type(pa.string()) if field.name == "file_path" else field for field in DELETES])
-    with parquet_sink(place.files_at(location), location) as sink:
+    with open_parquet_sink(place.files_at(location), location) as sink:
         pq.write_table(pa.table([pa.array(c) for c in zip(*pairs, strict=True)], schema=schema), sink)
         size_bytes = sink.size_bytes
     bounds = {"lower_bounds": {PATH_ID: pairs[0][0].encode()}, "upper_bounds": {PATH_ID: pairs[-1][0].encode()}}
     file = LakeFile(
         location, 0, OffsetRange(0, 0), len(pairs), size_bytes, 0, 0, (), bounds, deletes=DeletedRows("several")
     )
-    change = Change(Operation.OVERWRITE, added=[file])
+    change = SnapshotUpdate(Operation.OVERWRITE, added=[file])
     commit_snapshot(place, lambda _metadata: change)

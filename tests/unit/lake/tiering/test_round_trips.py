@@ -182,7 +182,7 @@ def measured(tiered_table: Table, remote: RemoteStorage) -> tuple[TieringReport,
 
 
 def newest_object(tiered_table: Table) -> str:
-    head = tiered_table.open_lake().head()
+    head = tiered_table.open_lake().latest_version()
     assert head is not None
     return head.key
 

@@ -11,12 +11,12 @@ from streamhouse_spark import CorruptDataError, OffsetsTrimmedError
 from streamhouse_spark.core.warehouse_layout import commit_key, manifest_key, manifests_prefix, segments_prefix
 from streamhouse_spark.log.actions import NO_ARCHIVE, KvSnapshot, Trim
 from streamhouse_spark.log.archive import maintenance
-from streamhouse_spark.log.archive.maintenance import keep_archive
-from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, first_change_offsets, read_page, usable_archive
+from streamhouse_spark.log.archive.maintenance import update_archive
+from streamhouse_spark.log.archive.pages import ArchiveObjectKeys, find_usable_archive, first_change_offsets, read_page
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, clean
 from streamhouse_spark.log.gc.retention import plan_trim
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 HOUR_MS = 3_600_000
 KEEPING = {
@@ -37,7 +37,7 @@ def kept(table) -> list[tuple]:
 
 
 def archive(table, hours=100) -> int:
-    return keep_archive(table.log, table.storage, table.world, table.segment_options(), hours * HOUR_MS)
+    return update_archive(table.log, table.storage, table.world, table.segment_options(), hours * HOUR_MS)
 
 
 def pages(table):
@@ -131,7 +131,7 @@ class TestMaintenance:
         put(table, 1, n=2)
         ends = table.refresh().ends
         table.log.commit(lambda _state, _ms: (Trim({b: end for b, end in ends.items() if end}),))
-        assert not usable_archive(table.refresh())
+        assert not find_usable_archive(table.refresh())
         assert kept(table) == []
         put(table, 1, n=3)
         assert archive(table) == 2
@@ -241,7 +241,7 @@ class TestRecords:
             put(table, number % 9, n=number)
         for _ in range(3):
             clock.advance(GRACE_MS + 1)
-            merge_inline(table)
+            compact_inline_rows(table)
             table.log.checkpoint(table.state)
             clean(table.log, table.storage)
         assert table.log.refresh_low_watermark() <= first
@@ -255,7 +255,7 @@ class TestRecords:
         put(table, 1)
         put(table, 2)
         lost = table.refresh().version - 1
-        merge_inline(table)
+        compact_inline_rows(table)
         table.storage.delete(commit_key(table.uuid, lost))
         archive(table)
         held = table.refresh().archive

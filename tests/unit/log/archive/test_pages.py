@@ -77,10 +77,10 @@ def test_its_ends_are_those_of_the_newest_page_with_changes_of_a_bucket():
 
 
 def test_it_joins_a_log_without_a_gap():
-    assert HELD.joins({0: 6, 1: 7})
-    assert HELD.joins({0: 0, 1: 0})
-    assert not HELD.joins({0: 7, 1: 7})
-    assert not NO_ARCHIVE.joins({0: 0})
+    assert HELD.is_contiguous_with({0: 6, 1: 7})
+    assert HELD.is_contiguous_with({0: 0, 1: 0})
+    assert not HELD.is_contiguous_with({0: 7, 1: 7})
+    assert not NO_ARCHIVE.is_contiguous_with({0: 0})
 
 
 def test_pages_of_a_bucket_are_found_in_order():

@@ -21,7 +21,7 @@ from streamhouse_spark import (
 )
 from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import database_key, name_key
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.catalog.names import ViewEntry
 from streamhouse_spark.log.framing import decode_frame
 from streamhouse_spark.storage.memory import MemoryStorage
@@ -36,7 +36,7 @@ def pointed(times: int) -> MemoryStorage:
     pointer = names.NamePointer(0, None)
     for number in range(1, times + 1):
         uuid = f"{number:032x}" if number % 2 else None
-        assert names.point(storage, PATH, pointer, uuid, world)
+        assert names.put_name_pointer(storage, PATH, pointer, uuid, world)
         pointer = names.NamePointer(number, uuid)
     return storage
 
@@ -69,7 +69,7 @@ def test_a_database_is_found_in_few_requests():
     for _ in range(500):
         names.create_database(storage, "sales", world)
         found = names.resolve_database(storage, "sales")
-        assert names.point_database(storage, found, world, exists=False)
+        assert names.put_database_pointer(storage, found, world, exists=False)
     counting = FaultyStorage(storage)
     assert names.resolve_database(counting, "sales") == names.DatabasePointer("sales", 1000, exists=False)
     assert len(counting.trace) <= 22
@@ -89,7 +89,7 @@ def test_the_first_database_file_does_not_decide():
     world = sim_world(1)
     storage = MemoryStorage(world)
     names.create_database(storage, "sales", world)
-    names.point_database(storage, names.resolve_database(storage, "sales"), world, exists=True, comment="c")
+    names.put_database_pointer(storage, names.resolve_database(storage, "sales"), world, exists=True, comment="c")
     storage.put(database_key("sales", 1), b"x")
     assert names.resolve_database(storage, "sales").comment == "c"
 
@@ -109,7 +109,7 @@ def test_a_table_that_got_its_name_back_is_no_other():
     storage = MemoryStorage(world)
     pointer = names.NamePointer(0, None)
     for number, uuid in enumerate(["a", None, "b", None, "a", None, "a"], 1):
-        assert names.point(storage, PATH, pointer, uuid, world)
+        assert names.put_name_pointer(storage, PATH, pointer, uuid, world)
         pointer = names.NamePointer(number, uuid)
     assert names.find_other_table(storage, PATH, "a") == "b"
     assert names.find_other_table(storage, PATH, "b") == "a"
@@ -137,36 +137,36 @@ def wh(wh: Warehouse) -> Warehouse:
 
 
 def create(wh: Warehouse, path: TablePath = OLD, view: ViewEntry = VIEW, *, replace: bool = False) -> None:
-    renaming.create_view(wh.storage, wh.world, path, view, replace=replace)
+    name_changes.create_view(wh.storage, wh.world, path, view, replace=replace)
 
 
 def rename(wh: Warehouse, old: TablePath = OLD, new: TablePath = NEW) -> None:
-    renaming.rename_view(wh.storage, wh.world, old, new)
+    name_changes.rename_view(wh.storage, wh.world, old, new)
 
 
 def found(wh: Warehouse) -> dict[str, str]:
     paths = list(names.list_views(wh.storage, "sales"))
-    return {path.table: renaming.require_view(wh.storage, path).text for path in paths}
+    return {path.table: name_changes.require_view(wh.storage, path).text for path in paths}
 
 
 def test_a_view_lives_from_its_creation_to_its_drop(wh, other_process):
     create(wh)
-    assert renaming.require_view(other_process().storage, OLD) == VIEW
+    assert name_changes.require_view(other_process().storage, OLD) == VIEW
     with pytest.raises(TableExistsError, match=r"VIEW_EXISTS: view sales\.v exists"):
         create(wh)
     create(wh, view=OTHER, replace=True)
-    renaming.replace_view(wh.storage, wh.world, OLD, replace(OTHER, properties={}))
+    name_changes.replace_view(wh.storage, wh.world, OLD, replace(OTHER, properties={}))
     rename(wh)
     assert found(other_process()) == {"w": "select 2"}
     with pytest.raises(TableNotFoundError, match=r"VIEW_NOT_FOUND: .* renamed to sales\.w"):
-        renaming.require_view(wh.storage, OLD)
+        name_changes.require_view(wh.storage, OLD)
     create(wh)
     assert found(wh) == {"v": VIEW.text, "w": "select 2"}, "the old name is free, and the renamed view stays"
     rename(wh, NEW, TablePath("sales", "x"))
-    assert renaming.drop_view(wh.storage, wh.world, OLD)
-    assert not renaming.drop_view(wh.storage, wh.world, OLD)
+    assert name_changes.drop_view(wh.storage, wh.world, OLD)
+    assert not name_changes.drop_view(wh.storage, wh.world, OLD)
     assert found(wh) == {"x": "select 2"}
-    for change in (rename, lambda wh: renaming.replace_view(wh.storage, wh.world, OLD, VIEW)):
+    for change in (rename, lambda wh: name_changes.replace_view(wh.storage, wh.world, OLD, VIEW)):
         with pytest.raises(TableNotFoundError, match="VIEW_NOT_FOUND"):
             change(wh)
 
@@ -192,7 +192,7 @@ def test_a_name_means_a_table_or_a_view(wh):
             ask("sales.v")
     assert not wh.exists("sales.v")
     assert not wh.drop_table("sales.v", if_exists=True)
-    assert not renaming.drop_view(wh.storage, wh.world, orders)
+    assert not name_changes.drop_view(wh.storage, wh.world, orders)
     assert (wh.tables(), found(wh)) == (["sales.orders"], {"v": VIEW.text})
     wh.drop_table("sales.orders")
     create(wh, orders)
@@ -214,7 +214,7 @@ def test_older_releases_refuse_a_view_and_read_what_follows_it(wh):
     """They read versions 1 and 2 of a name: a view is no name that means nothing to them."""
     create(wh)
     rename(wh)
-    renaming.drop_view(wh.storage, wh.world, NEW)
+    name_changes.drop_view(wh.storage, wh.world, NEW)
     read = [(OLD, 1), (OLD, 2), (NEW, 1), (NEW, 2)]
     refused = []
     for path, number in read:
@@ -230,7 +230,7 @@ def before_the_commit(wh, monkeypatch):
     """Let another process act between the two pointers of a renaming, once."""
 
     def act(other: Callable[[], object]) -> None:
-        point = names.point
+        point = names.put_name_pointer
         done: list[object] = []
 
         def slow(storage, path, *args, **kwargs):
@@ -239,7 +239,7 @@ def before_the_commit(wh, monkeypatch):
                 other()
             return point(storage, path, *args, **kwargs)
 
-        monkeypatch.setattr(names, "point", slow)
+        monkeypatch.setattr(names, "put_name_pointer", slow)
 
     create(wh)
     return act
@@ -272,7 +272,7 @@ def test_a_view_that_is_replaced_meanwhile_is_renamed_as_it_is_then(wh, before_t
 
 
 def test_a_view_that_is_dropped_meanwhile_is_not_renamed(wh, before_the_commit):
-    before_the_commit(lambda: renaming.drop_view(wh.storage, wh.world, OLD))
+    before_the_commit(lambda: name_changes.drop_view(wh.storage, wh.world, OLD))
     with pytest.raises(TableNotFoundError, match="VIEW_NOT_FOUND"):
         rename(wh)
     assert found(wh) == {}
@@ -280,12 +280,12 @@ def test_a_view_that_is_dropped_meanwhile_is_not_renamed(wh, before_the_commit):
 
 def test_a_name_that_others_keep_taking_is_a_conflict(wh, monkeypatch):
     create(wh)
-    monkeypatch.setattr(names, "point", lambda *_, **__: False)
+    monkeypatch.setattr(names, "put_name_pointer", lambda *_, **__: False)
     tried: list[Callable[[], object]] = [
         lambda: create(wh, NEW),
         lambda: rename(wh),
-        lambda: renaming.drop_view(wh.storage, wh.world, OLD),
-        lambda: renaming.replace_view(wh.storage, wh.world, OLD, VIEW),
+        lambda: name_changes.drop_view(wh.storage, wh.world, OLD),
+        lambda: name_changes.replace_view(wh.storage, wh.world, OLD, VIEW),
     ]
     for one in tried:
         with pytest.raises(CommitConflictError, match="lost 20 races for its name; retry"):
@@ -299,4 +299,4 @@ def test_a_damaged_pointer_hides_no_other_view(wh):
     wh.storage.put(key, wh.storage.read(key)[:-9])
     assert found(wh) == {"w": VIEW.text}
     with pytest.raises(StreamhouseError, match="CORRUPT_DATA"):
-        renaming.require_view(wh.storage, OLD)
+        name_changes.require_view(wh.storage, OLD)

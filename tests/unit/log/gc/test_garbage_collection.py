@@ -18,7 +18,7 @@ from streamhouse_spark.core.warehouse_layout import (
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS, GRACE_MS_MIN
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.read import scan_executor
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 
 PLAIN = {"table.datalake.enabled": "false", "table.log.ttl": "0"}
 
@@ -134,8 +134,8 @@ def _many_appends_then_cleaned(other, clock):
 
 
 VERBS = {
-    "merge inline": merge_inline,
-    "merge small": merge_small,
+    "merge inline": compact_inline_rows,
+    "merge small": compact_small_segments,
     "maintain": Table.maintain,
     "read": Table.to_arrow,
     "append": lambda table: table.append([{"id": 7}]),

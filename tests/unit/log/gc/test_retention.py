@@ -12,7 +12,7 @@ from kit.tables import TableCase
 from streamhouse_spark.log.actions import KvSnapshot, TieredSnapshot
 from streamhouse_spark.log.gc.retention import CONSUMER_LIMIT_MS, effective_times_ms, plan_trim, trim
 from streamhouse_spark.table.system_views import open_view
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.log.states import segment
 
 HOUR_MS = 3_600_000
@@ -53,7 +53,7 @@ def test_a_time_to_live_of_zero_keeps_everything(wh, clock):
 
 def test_merged_rows_go_when_the_newest_may_go(table, clock):
     hourly(table, clock, 4)
-    merge_inline(table)
+    compact_inline_rows(table)
     clock.advance(HOUR_MS // 2)
     assert table.maintain().trimmed_to == {}
     clock.advance(HOUR_MS)
@@ -81,7 +81,7 @@ def test_a_clock_that_ran_behind_expires_nothing_before_it(table, clock, merged)
     clock.jump(1000 * HOUR_MS)
     table.append([{"id": 2}])
     if merged:
-        merge_inline(table)
+        compact_inline_rows(table)
     state = table.refresh()
     assert plan_trim(state, clock.now_ms(), 2 * HOUR_MS, lake_enabled=False) == {}
     clock.advance(3 * HOUR_MS)
@@ -101,7 +101,7 @@ class TestLake:
         ends = table.state.ends
         table.log.commit(lambda *_: (TieredSnapshot(1, {0: ends[0], 1: ends[1] - 1}),))
         assert planned() == {b: e for b, e in {0: ends[0], 1: ends[1] - 1}.items() if e}
-        merge_inline(table)
+        compact_inline_rows(table)
         assert planned() == {0: ends[0]}, "a segment goes whole or stays"
 
     def test_a_lake_that_was_disabled_still_limits(self, wh, clock):

@@ -13,7 +13,7 @@ from streamhouse_spark import StorageError, Warehouse
 from streamhouse_spark.core.concurrency import map_with_prefetch
 from streamhouse_spark.log import staging
 from streamhouse_spark.log.bucketing import iceberg_buckets
-from streamhouse_spark.log.segments.multi_bucket_writer import SegmentStream
+from streamhouse_spark.log.segments.multi_bucket_writer import BucketSegmentWriter
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
 from streamhouse_spark.storage import local
 
@@ -86,7 +86,7 @@ def test_batches_stay_small_where_one_bucket_has_all_rows(warehouse_path, monkey
 
 def test_each_bucket_is_written_by_one_thread_and_few_steps_wait(warehouse_path, monkeypatch):
     writers, cut, written, most = {}, [], [], []
-    real_cut, real_write = staging._sort_by_bucket, SegmentStream.write
+    real_cut, real_write = staging._sort_by_bucket, BucketSegmentWriter.write
 
     def counted_cut(routing, rows):
         cut.append(rows.num_rows)
@@ -99,7 +99,7 @@ def test_each_bucket_is_written_by_one_thread_and_few_steps_wait(warehouse_path,
         written.append(rows.num_rows)
 
     monkeypatch.setattr(staging, "_sort_by_bucket", counted_cut)
-    monkeypatch.setattr(SegmentStream, "write", counted_write)
+    monkeypatch.setattr(BucketSegmentWriter, "write", counted_write)
     Warehouse(warehouse_path).create_table("t", ROWS.schema, properties=PROPERTIES).append(ROWS)
     assert sum(cut) == sum(written) == NUM_ROWS
     assert all(len(threads) == 1 for threads in writers.values())

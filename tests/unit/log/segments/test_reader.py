@@ -25,7 +25,7 @@ from streamhouse_spark.log.segments.reader import read_segment, verify_segment
 from streamhouse_spark.log.segments.scan import plan_range, read_split
 from streamhouse_spark.storage.local import LocalStorage
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_small
+from streamhouse_spark.write.auto_compaction import compact_small_segments
 
 BUCKETS = 4096
 ROWS = 20_000
@@ -94,7 +94,7 @@ def test_merging_many_such_appends_shares_objects_again(counted, memory, world):
     for number in range(10):
         table.append(rows(number * ROWS, 4000, 400))
     counted.trace.clear()
-    assert merge_small(table) > 4600
+    assert compact_small_segments(table) > 4600
     calls = [(method, key) for _, method, key in counted.trace if "/segments/" in key]
     assert len([key for method, key in calls if method == "create.open"]) <= 3  # 16 MB
     assert len([key for method, key in calls if method == "read_ranges"]) < 100  # of 5,120 segments

@@ -15,14 +15,14 @@ from faults.sim import sim_world
 from kit.tables import TableCase
 from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError, Warehouse
 from streamhouse_spark.log.actions import SetSchema, Trim
+from streamhouse_spark.log.append_commit import has_same_meaning
 from streamhouse_spark.log.segment import SegmentIndex
 from streamhouse_spark.log.segments.scan import LogSplit, check_dense, hot_range, plan_range, read_split, split_by_size
 from streamhouse_spark.log.segments.writer import BATCH_ROWS_MAX
-from streamhouse_spark.log.staging import has_same_meaning
 from streamhouse_spark.log.state import BucketLog, fold
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 from streamhouse_spark.storage.memory import MemoryStorage
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.log.states import appended, record, segment
 
 TABLE = TableCase("t", "id BIGINT, s STRING")
@@ -97,7 +97,7 @@ class TestRanges:
         table.log.commit(lambda *_: (Trim({0: 4}),))
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 10))
         assert table.append([{"id": 10}])[0] == OffsetRange(10, 11)
-        merge_inline(table)
+        compact_inline_rows(table)
         assert table.to_arrow()["id"].to_pylist() == list(range(4, 11))
         assert table.inspect.buckets().to_pylist()[0]["log_start_offset"] == 4
 
@@ -141,7 +141,7 @@ class TestOlderSchemas:
         assert table.to_arrow(columns=["d"]).num_rows == 60_002
         assert table.to_arrow(columns=["c", "a"], filter=[("b", "=", 1)]).to_pylist()[0] == {"c": None, "a": "x"}
         before = table.to_arrow()
-        merge_inline(table)
+        compact_inline_rows(table)
         assert table.to_arrow().equals(before)
         assert {s.schema_id for s in table.state.live_segments()} == {1, 2}, "merging never mixes schemas"
 

@@ -12,7 +12,7 @@ from streamhouse_spark import CorruptDataError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.config.spark_options import parse_read_options, parse_stream_read_options
 from streamhouse_spark.core.warehouse_layout import commit_key, segment_key
 from streamhouse_spark.datasource.read.read_target import batch_ranges
-from streamhouse_spark.datasource.stream.bootstrap import begins_with_rows, initial_offset
+from streamhouse_spark.datasource.stream.bootstrap import initial_offset, needs_bootstrap
 from streamhouse_spark.log.archive import maintenance
 from streamhouse_spark.log.archive.pages import read_page
 from streamhouse_spark.log.gc.garbage_collection import GRACE_MS
@@ -139,7 +139,7 @@ class TestStarts:
                 0: OffsetRange(0, 10)
             }
         options = parse_stream_read_options({})
-        assert not begins_with_rows(state, options), "every change is there"
+        assert not needs_bootstrap(state, options), "every change is there"
         assert initial_offset(state, options).offsets == {0: 0}
 
     @pytest.mark.parametrize(("hours", "offset"), [(0, 0), (0.5, 2), (1, 2), (2, 5), (2.1, 8), (4, 8), (9, 10)])

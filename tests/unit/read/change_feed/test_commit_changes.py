@@ -13,7 +13,7 @@ from kit.tables import TableCase, tier
 from streamhouse_spark import InvalidOptionError, OffsetRange, OffsetsTrimmedError
 from streamhouse_spark.core.offset_ranges import OffsetSet
 from streamhouse_spark.core.warehouse_layout import commit_key
-from streamhouse_spark.datasource.scan.changes_scan import resolve_version_range
+from streamhouse_spark.datasource.scan.changes_clause import resolve_version_range
 from streamhouse_spark.expressions.predicates import Compare
 from streamhouse_spark.keys.change_type import ChangeType
 from streamhouse_spark.log.actions import ResetLake, Trim, Truncate

@@ -20,7 +20,7 @@ from streamhouse_spark.log.record import read_record
 from streamhouse_spark.log.segment import Segment
 from streamhouse_spark.log.staging import INLINE_BYTES_MAX
 from streamhouse_spark.table.system_views import changelog_batches
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 
 HASHED = {"bucket.key": "id", "table.datalake.enabled": "false"}
 
@@ -67,7 +67,7 @@ def test_a_merge_is_updates_deletions_and_insertions(table, inline_bytes_max):
     assert kinds(changes(table, table.state.version, table.state.version)) == MERGED
     merge(table, inline_bytes_max)
     check_history(table)
-    merge_inline(table)
+    compact_inline_rows(table)
     check_history(table)
 
 
@@ -76,7 +76,7 @@ def test_the_changelog_has_the_changes_of_a_merge(table, inline_bytes_max):
     for _ in range(2):
         found = [row for batch in changelog_batches(table, table.refresh()) for row in batch.to_pylist()]
         assert kinds(found) == sorted([*INSERTED, *IN_CHANGELOG])
-        merge_inline(table)
+        compact_inline_rows(table)
 
 
 @pytest.mark.parametrize("is_merged", [False, True])
@@ -87,7 +87,7 @@ def test_a_stream_after_the_commit_sees_its_updates(wh, table, inline_bytes_max,
     merge(table, inline_bytes_max)
     table.append([{"id": 30, "n": 0}])
     if is_merged:
-        merge_inline(table)
+        compact_inline_rows(table)
         assert all(segment.inline is None for segment in table.refresh().live_segments())
     query.run(wh)
     assert kinds(query.rows) == sorted([*INSERTED, *IN_CHANGELOG, (30, 0, "insert")])
@@ -174,7 +174,7 @@ def test_a_segment_tells_which_rows_are_behind_an_update(table):
     assert sum(segment.updated_rows.num_rows for segment in found) == 3
     for segment in found:
         assert Segment.from_json(segment.to_json(), segment.index_bytes) == segment
-    merge_inline(table)
+    compact_inline_rows(table)
     stored = as_stored(table.refresh()).live_segments()
     assert sum(segment.updated_rows.num_rows for segment in stored) == 3
 

@@ -130,7 +130,7 @@ def test_an_error_of_the_store_is_one_that_clients_try_again(client, warehouse, 
     def failing(_):
         raise StorageError("the store is away")
 
-    monkeypatch.setattr(ServedTable, "newest", failing)
+    monkeypatch.setattr(ServedTable, "latest_metadata", failing)
     answer = client.get(f"{TABLES}/orders")
     assert answer.status_code == 503
     assert answer.json()["error"] == {

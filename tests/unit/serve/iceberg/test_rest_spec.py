@@ -13,7 +13,7 @@ from streamhouse_spark import Warehouse
 from streamhouse_spark.errors import StorageRefusedError
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg.rest import is_current
-from streamhouse_spark.serve.iceberg.served_tables import Document
+from streamhouse_spark.serve.iceberg.served_tables import ServedMetadata
 from streamhouse_spark.serve.options import ServeOptions
 
 NO_NAMESPACE, NO_TABLE, NO_VIEW = "NoSuchNamespaceException", "NoSuchTableException", "NoSuchViewException"
@@ -143,7 +143,7 @@ class TestReadOnlyWarehouses:
         loaded = client.get(f"/iceberg/v1{T}/tiered")
         assert loaded.status_code == 200, loaded.text
         body = loaded.json()
-        document = Document(body["metadata-location"], json.dumps(body["metadata"]), 0)
+        document = ServedMetadata(body["metadata-location"], json.dumps(body["metadata"]), 0)
         assert rows_of(warehouse.storage, document) == [{"id": 1}]
         assert "warning" not in loaded.headers
 

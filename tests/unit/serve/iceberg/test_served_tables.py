@@ -21,7 +21,7 @@ from streamhouse_spark.core.warehouse_layout import VIRTUAL_PREFIX
 from streamhouse_spark.lake.iceberg import virtual_table
 from streamhouse_spark.lake.tiering.job import TieringJob
 from streamhouse_spark.serve.iceberg import served_tables
-from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, ROUNDS_MAX, VirtualTables
+from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, ROUNDS_MAX, ServedTables
 from streamhouse_spark.storage.memory import MemoryStorage
 
 GRACE_MS = 600_000
@@ -40,7 +40,7 @@ def warehouse(storage, clock):
 
 @pytest.fixture
 def served(warehouse):
-    return VirtualTables(warehouse, grace_ms=GRACE_MS)
+    return ServedTables(warehouse, grace_ms=GRACE_MS)
 
 
 def rows(*ids, name="x"):
@@ -48,7 +48,7 @@ def rows(*ids, name="x"):
 
 
 def shown(storage, served, name="s.t"):
-    document = served.table(name).newest()
+    document = served.table(name).latest_metadata()
     return sorted(row["id"] for row in rows_of(storage, document))
 
 
@@ -67,7 +67,7 @@ def test_a_log_table_is_served_through_its_life(storage, warehouse, served, part
     assert shown(storage, served) == [1, 3, 4], "one deleted row is cold, one is hot"
     table.add_columns("price DOUBLE")
     table.append(pa.table({"id": [6], "name": ["x"], "price": [1.5]}))
-    document = served.table("s.t").newest()
+    document = served.table("s.t").latest_metadata()
     assert sorted((row["id"], row["price"]) for row in rows_of(storage, document)) == [
         (1, None),
         (3, None),
@@ -103,7 +103,7 @@ def test_a_keyed_table_is_served_through_its_life(storage, warehouse, served):
     table = warehouse.create_table("s.t", "id BIGINT NOT NULL, name STRING", primary_key=["id"], buckets=2)
 
     def found():
-        return {row["id"]: row["name"] for row in rows_of(storage, served.table("s.t").newest())}
+        return {row["id"]: row["name"] for row in rows_of(storage, served.table("s.t").latest_metadata())}
 
     table.upsert(rows(1, 2, 3, name="a"))
     tier(table)
@@ -122,7 +122,7 @@ def test_a_table_without_a_lake_is_all_hot(storage, warehouse, served):
     table.append(rows(1, 2))
     assert shown(storage, served) == [1, 2]
     with pytest.raises(TableNotFoundError, match="no lake table yet"):
-        served.table("s.t").lake()
+        served.table("s.t").lake_metadata()
 
 
 def test_the_lake_is_not_touched(storage, clock, warehouse, served):
@@ -138,7 +138,7 @@ def test_the_lake_is_not_touched(storage, clock, warehouse, served):
     assert shown(storage, served) == [1, 2]
     assert lake_objects() == before
     assert table.refresh().version == version + 1, "the log has no record of it"
-    assert [row["id"] for row in rows_of(storage, served.table("s.t").lake())] == [1]
+    assert [row["id"] for row in rows_of(storage, served.table("s.t").lake_metadata())] == [1]
     clock.advance(GRACE_MS)
     assert table.lake.remove_orphan_files(grace_ms=GRACE_MS) == []
     assert shown(storage, served) == [1, 2]
@@ -147,19 +147,19 @@ def test_the_lake_is_not_touched(storage, clock, warehouse, served):
 def test_an_unchanged_table_costs_no_write(storage, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS)
     table.append(rows(1))
-    first = served.table("s.t").newest()
+    first = served.table("s.t").latest_metadata()
     objects = {info.key for info in storage.list("")}
-    assert served.table("s.t").newest() is first
+    assert served.table("s.t").latest_metadata() is first
     assert {info.key for info in storage.list("")} == objects
 
 
 def test_processes_share_their_work(storage, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS)
     table.append(rows(1, 2))
-    first = served.table("s.t").newest()
+    first = served.table("s.t").latest_metadata()
     files = {info.key for info in storage.list(VIRTUAL_PREFIX)}
-    other = VirtualTables(Warehouse("wh", storage=storage, world=sim_world(2)), grace_ms=GRACE_MS)
-    assert other.table("s.t").newest().location == first.location
+    other = ServedTables(Warehouse("wh", storage=storage, world=sim_world(2)), grace_ms=GRACE_MS)
+    assert other.table("s.t").latest_metadata().location == first.location
     assert {info.key for info in storage.list(VIRTUAL_PREFIX)} == files
     table.append(rows(3))
     assert shown(storage, other) == shown(storage, served) == [1, 2, 3]
@@ -169,7 +169,7 @@ def test_files_do_not_grow_with_the_rounds(storage, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS, buckets=1)
     for number in range(3 * ROUNDS_MAX):
         table.append(rows(number))
-        document = served.table("s.t").newest()
+        document = served.table("s.t").latest_metadata()
         assert len(rows_of(storage, document)) == number + 1
         assert len(json.loads(document.text)["snapshots"]) <= ROUNDS_MAX
 
@@ -178,7 +178,7 @@ def test_no_snapshot_is_younger_than_a_reader_by_its_own_clock(warehouse, served
     table = warehouse.create_table("s.t", COLUMNS)
     for number in range(3):
         table.append(rows(number))
-        found = json.loads(served.table("s.t").newest().text)
+        found = json.loads(served.table("s.t").latest_metadata().text)
         times = [snapshot["timestamp-ms"] for snapshot in found["snapshots"]]
         assert times == sorted(set(times)), "of two with one time, readers take either"
         assert max(times) <= warehouse.world.clock.now_ms() - BACKDATED_MS + 1_000
@@ -190,15 +190,15 @@ def test_an_old_transaction_of_duckdb_finds_no_log_of_metadata_that_is_all_newer
     tier(table)
     for number in range(1, 4):
         table.append(rows(number))
-        assert json.loads(served.table("s.t").newest().text)["metadata-log"] == []
+        assert json.loads(served.table("s.t").latest_metadata().text)["metadata-log"] == []
 
 
 def test_a_state_is_given_up_and_its_files_go_after_the_grace(storage, clock, warehouse, served):
     table = warehouse.create_table("s.t", COLUMNS)
     table.append(rows(1))
-    first = served.table("s.t").newest()
+    first = served.table("s.t").latest_metadata()
     tier(table)
-    served.table("s.t").newest()
+    served.table("s.t").latest_metadata()
     assert len(storage.list_names(VIRTUAL_PREFIX)) == 2
     assert served.clean() == []
     clock.advance(GRACE_MS)
@@ -218,14 +218,14 @@ def test_a_renamed_table_is_served_under_its_new_name(warehouse, served):
     warehouse.create_table("s.t", COLUMNS).append(rows(1))
     with pytest.raises(TableNotFoundError):
         served.table("s.absent")
-    served.table("s.t").newest()
+    served.table("s.t").latest_metadata()
     warehouse.rename_table("s.t", "s.u")
     with pytest.raises(TableNotFoundError):
         served.table("s.t")
-    served.table("s.u").newest()
+    served.table("s.u").latest_metadata()
     warehouse.drop_table("s.u")
     warehouse.create_table("s.u", COLUMNS)
-    document = served.table("s.u").newest()
+    document = served.table("s.u").latest_metadata()
     assert json.loads(document.text)["table-uuid"].replace("-", "") == warehouse.table("s.u").uuid
 
 
@@ -233,7 +233,7 @@ def test_a_renamed_table_is_served_under_its_new_name(warehouse, served):
 def test_a_paimon_table_is_refused(warehouse, served):
     warehouse.create_table("s.t", COLUMNS, properties={"table.datalake.format": "paimon"})
     with pytest.raises(TableNotFoundError, match="paimon lake"):
-        served.table("s.t").newest()
+        served.table("s.t").latest_metadata()
 
 
 def test_a_lake_that_moved_on_while_a_document_was_made(storage, clock, warehouse, served, monkeypatch):
@@ -327,7 +327,7 @@ def test_calls_that_wait_share_one_look(storage, warehouse, served):
 
     def slow(*looked):
         found = original(*looked)
-        made.append(found.document.version)
+        made.append(found.metadata.version)
         inside.set()
         waiting.wait(30)
         return found
@@ -353,10 +353,10 @@ def test_a_lake_with_many_snapshots_shows_the_newest(storage, warehouse, served,
         table.append(rows(number))
         tier(table)
     table.append(rows(6))
-    document = served.table("s.t").newest()
+    document = served.table("s.t").latest_metadata()
     assert sorted(row["id"] for row in rows_of(storage, document)) == list(range(7))
     assert len(json.loads(document.text)["snapshots"]) == 4
-    assert len(json.loads(served.table("s.t").lake().text)["snapshots"]) == 6
+    assert len(json.loads(served.table("s.t").lake_metadata().text)["snapshots"]) == 6
 
 
 @pytest.mark.parametrize("keyed", [False, True], ids=["log", "keyed"])
@@ -370,12 +370,12 @@ def test_a_lake_in_another_catalog_is_served(tmp_path, keyed):
     before = table.lake.snapshots()
     write([{"id": 3, "n": 2}])
     table.delete([{"id": 1}]) if keyed else table.delete(where=[("id", "=", 1)])
-    served = VirtualTables(warehouse)
+    served = ServedTables(warehouse)
     for number in range(4, 6):
         assert shown(table.storage, served) == list(range(2, number))
         write([{"id": number, "n": 2}])
     assert table.lake.snapshots() == before
-    assert [row["id"] for row in rows_of(table.storage, served.table("s.t").lake())] == [1, 2]
+    assert [row["id"] for row in rows_of(table.storage, served.table("s.t").lake_metadata())] == [1, 2]
 
 
 @pytest.fixture
@@ -389,14 +389,14 @@ def test_a_document_takes_few_requests_with_and_without_new_rows(remote):
     table.append([{"id": n} for n in range(100)])
     tier(table)
     table.append([{"id": 100}])
-    served = VirtualTables(warehouse)
+    served = ServedTables(warehouse)
     with remote.measured() as first:
-        served.table("s.t").newest()
+        served.table("s.t").latest_metadata()
     with remote.measured() as unchanged:
-        served.table("s.t").newest()
+        served.table("s.t").latest_metadata()
     table.append([{"id": 101}])
     with remote.measured() as further:
-        served.table("s.t").newest()
+        served.table("s.t").latest_metadata()
     for name, cost, depth, requests in [
         ("first", first, 22, 48),
         ("unchanged", unchanged, 3, 5),

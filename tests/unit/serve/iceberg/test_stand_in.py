@@ -15,9 +15,9 @@ from kit.waiting import wait_for
 from streamhouse_spark import InvalidOptionError, StorageError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
 from streamhouse_spark.serve.iceberg.rest import _format_warning
-from streamhouse_spark.serve.iceberg.served_tables import ServedTable, StaleFallback, VirtualTables
-from streamhouse_spark.serve.metrics import ServerCounters
+from streamhouse_spark.serve.iceberg.served_tables import ServedTable, ServedTables, StaleFallback
 from streamhouse_spark.serve.options import ServeOptions
+from streamhouse_spark.serve.server_metrics import ServerCounters
 
 PATH = "/iceberg/v1/namespaces/s/tables/t"
 
@@ -35,13 +35,13 @@ def warehouse(tmp_path):
 @pytest.fixture
 def held(monkeypatch):
     """Documents are made once this is set."""
-    held, original = threading.Event(), ServedTable.newest
+    held, original = threading.Event(), ServedTable.latest_metadata
 
     def newest(table):
         assert held.wait(60)
         return original(table)
 
-    monkeypatch.setattr(ServedTable, "newest", newest)
+    monkeypatch.setattr(ServedTable, "latest_metadata", newest)
     yield held
     held.set()
 
@@ -50,7 +50,7 @@ def failing(monkeypatch, error):
     def newest(_):
         raise error
 
-    monkeypatch.setattr(ServedTable, "newest", newest)
+    monkeypatch.setattr(ServedTable, "latest_metadata", newest)
 
 
 def ids_in(answer) -> list[str]:
@@ -85,21 +85,21 @@ def test_an_engine_gets_the_lake_where_hot_rows_cannot_be_made(warehouse, monkey
 
 
 def test_the_rows_are_those_of_the_lake(warehouse, monkeypatch):
-    served = VirtualTables(warehouse).table("s.t")
+    served = ServedTables(warehouse).table("s.t")
     before = {info.key for info in warehouse.storage.list("")}
     failing(monkeypatch, StorageError("away"))
-    document, reason = StaleFallback(1, ServerCounters()).document(served)
+    document, reason = StaleFallback(1, ServerCounters()).metadata(served)
     assert "away" in reason
     assert rows_of(warehouse.storage, document) == [{"id": 1}]
     assert {info.key for info in warehouse.storage.list("")} == before, "nothing is written"
-    assert json.loads(document.text)["location"] != json.loads(served.lake().text)["location"]
+    assert json.loads(document.text)["location"] != json.loads(served.lake_metadata().text)["location"]
 
 
 def test_a_table_without_a_lake_is_waited_for(warehouse, held):
     warehouse.create_table("s.new", "id BIGINT").append([{"id": 3}])
-    served, stand_ins = VirtualTables(warehouse).table("s.new"), StaleFallback(0.05, ServerCounters())
+    served, stand_ins = ServedTables(warehouse).table("s.new"), StaleFallback(0.05, ServerCounters())
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(stand_ins.document, served)
+        asked = pool.submit(stand_ins.metadata, served)
         held.set()
         document, reason = asked.result(60)
     assert reason is None
@@ -110,39 +110,39 @@ def test_the_error_of_a_table_without_a_lake_is_raised(warehouse, monkeypatch):
     warehouse.create_table("s.new", "id BIGINT")
     failing(monkeypatch, StorageError("away"))
     with pytest.raises(StorageError, match="away"):
-        StaleFallback(1, ServerCounters()).document(VirtualTables(warehouse).table("s.new"))
+        StaleFallback(1, ServerCounters()).metadata(ServedTables(warehouse).table("s.new"))
 
 
 @pytest.mark.parametrize("error", [TableNotFoundError("it was dropped"), InvalidOptionError("a paimon lake")])
 def test_what_an_engine_asked_wrongly_has_no_stand_in(warehouse, monkeypatch, error):
     failing(monkeypatch, error)
     with pytest.raises(type(error)):
-        StaleFallback(1, ServerCounters()).document(VirtualTables(warehouse).table("s.t"))
+        StaleFallback(1, ServerCounters()).metadata(ServedTables(warehouse).table("s.t"))
 
 
 def test_many_that_ask_share_what_is_made(warehouse, held, monkeypatch):
     """One is made, one waits its turn; and who asks after a write gets it, although an older one was under way."""
-    patched, calls = ServedTable.newest, []
+    patched, calls = ServedTable.latest_metadata, []
 
     def counted(table):
         calls.append(1)
         return patched(table)
 
-    monkeypatch.setattr(ServedTable, "newest", counted)
-    served, stand_ins, asked = VirtualTables(warehouse).table("s.t"), StaleFallback(60, ServerCounters()), []
-    original = stand_ins._request_document
+    monkeypatch.setattr(ServedTable, "latest_metadata", counted)
+    served, stand_ins, asked = ServedTables(warehouse).table("s.t"), StaleFallback(60, ServerCounters()), []
+    original = stand_ins._request_build
 
     def counted_asking(table):
         found = original(table)
         asked.append(found)
         return found
 
-    monkeypatch.setattr(stand_ins, "_request_document", counted_asking)
+    monkeypatch.setattr(stand_ins, "_request_build", counted_asking)
     with ThreadPoolExecutor(20) as pool:
-        first = pool.submit(stand_ins.document, served)
+        first = pool.submit(stand_ins.metadata, served)
         wait_for(lambda: len(calls) == 1, "the first making")
         warehouse.table("s.t").append([{"id": 3}])
-        others = [pool.submit(stand_ins.document, served) for _ in range(19)]
+        others = [pool.submit(stand_ins.metadata, served) for _ in range(19)]
         wait_for(lambda: len(asked) == 20, "the asking of the others")
         held.set()
         found = {other.result(60)[0].version for other in others}

@@ -15,7 +15,7 @@ from streamhouse_spark.storage.remote.conditional_put_probe import (
     HELD_ROUNDS,
     RACERS,
     ROUNDS,
-    race,
+    race_puts,
 )
 
 pytestmark = pytest.mark.usefixtures("all_races")
@@ -55,7 +55,7 @@ class IsAway(MemoryStorage):
 @pytest.mark.parametrize("kind", [MemoryStorage, IsUnclearToLosers])
 def test_a_store_that_decides_passes_and_is_left_clean(kind):
     storage = kind(World())
-    race(storage, ".tmp-probe")
+    race_puts(storage, ".tmp-probe")
     assert storage.list("") == []
 
 
@@ -63,13 +63,13 @@ def test_a_store_that_decides_passes_and_is_left_clean(kind):
 def test_a_store_that_does_not_decide_is_refused_and_left_clean(kind):
     storage = kind(World())
     with pytest.raises(StorageError, match=r"memory://test does not support atomic conditional writes.*use a store"):
-        race(storage, ".tmp-probe")
+        race_puts(storage, ".tmp-probe")
     assert storage.list("") == []
 
 
 def test_a_store_that_is_away_is_told_as_it_is():
     with pytest.raises(StorageError, match="away"):
-        race(IsAway(World()), ".tmp-probe")
+        race_puts(IsAway(World()), ".tmp-probe")
 
 
 def test_what_a_race_costs():
@@ -80,7 +80,7 @@ def test_what_a_race_costs():
             stored.append(len(data))
             super().put_if_absent(key, data)
 
-    race(Counts(World()), ".tmp-probe")
+    race_puts(Counts(World()), ".tmp-probe")
     assert stored == [BODY_BYTES] * RACERS * ROUNDS
     assert round(sum(stored), -7) == 40_000_000
 
@@ -95,7 +95,7 @@ def test_a_store_whose_writers_do_not_meet_is_not_seen():
                     raise ObjectExistsError(key)
                 self.put(key, data)
 
-    race(LooksThenWritesAtOnce(World()), ".tmp-probe")
+    race_puts(LooksThenWritesAtOnce(World()), ".tmp-probe")
 
 
 class HoldsThem(MemoryStorage):
@@ -125,9 +125,9 @@ def put(storage, key, body):
 
 def test_the_ends_of_the_first_puts_are_held_back():
     with pytest.raises(StorageError, match="does not support atomic conditional writes"):
-        race(HoldsThem(World(), decides=False), ".tmp-probe")
+        race_puts(HoldsThem(World(), decides=False), ".tmp-probe")
     storage = HoldsThem(World(), decides=True)
-    race(storage, ".tmp-probe")
+    race_puts(storage, ".tmp-probe")
     assert storage.held == [[HELD_BYTES] * RACERS] * HELD_ROUNDS
     assert storage.list("") == []
 
@@ -138,5 +138,5 @@ def test_where_held_puts_get_no_answer_the_others_tell():
             return [StorageError("HTTP 403")] * len(bodies)
 
     storage = Refuses(World(), decides=True)
-    race(storage, ".tmp-probe")
+    race_puts(storage, ".tmp-probe")
     assert storage.list("") == []

@@ -9,7 +9,7 @@ import pytest
 from faults.sim import SimClock, SimIds
 from streamhouse_spark import InvalidOptionError
 from streamhouse_spark.core.clock import World
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.remote.retry import PATIENCE_SETTING, USUAL, FailureKind, RetryPolicy, send_with_retries
 
 URLS = ["s3://bucket/wh", "gs://bucket/wh", "abfss://box@account.dfs.core.windows.net/wh", "hdfs://host/wh"]
@@ -62,11 +62,11 @@ def test_a_patience_of_hours_is_kept():
 @pytest.mark.parametrize("url", URLS)
 def test_each_store_has_the_setting(url):
     with pytest.raises(InvalidOptionError, match=r"storage.patience-seconds: found 'long', expected a number"):
-        storage_for(url, {PATIENCE_SETTING: "long"})
+        open_storage(url, {PATIENCE_SETTING: "long"})
     for text in ("-1", "inf", "nan"):
         with pytest.raises(InvalidOptionError, match="at least 0"):
-            storage_for(url, {PATIENCE_SETTING: text})
-    made = storage_for(url, {PATIENCE_SETTING: "5"})
+            open_storage(url, {PATIENCE_SETTING: text})
+    made = open_storage(url, {PATIENCE_SETTING: "5"})
     again = pickle.loads(pickle.dumps(made))
     for one in (made, again):
         found = one._patience

@@ -14,7 +14,7 @@ import pytest
 from storage.quiet_server import QuietServer
 from streamhouse_spark.errors import StorageError, StorageRefusedError
 from streamhouse_spark.storage.base import Storage
-from streamhouse_spark.storage.factory import storage_for
+from streamhouse_spark.storage.factory import open_storage
 from streamhouse_spark.storage.remote.client import TokenFile
 
 OLD, NEW = "sig=old-canary-4711", "sig=new-canary-4711"
@@ -78,12 +78,12 @@ def secret(tmp_path: Path) -> Path:
 
 def azure(guard: Guard, secret: Path) -> Storage:
     settings = {"adls.blob-storage-authority": f"127.0.0.1:{guard.port}", "adls.blob-storage-scheme": "http"}
-    return storage_for("abfss://box@account.dfs.core.windows.net/wh", {**settings, "adls.sas-token-file": str(secret)})
+    return open_storage("abfss://box@account.dfs.core.windows.net/wh", {**settings, "adls.sas-token-file": str(secret)})
 
 
 def google(guard: Guard, secret: Path) -> Storage:
     settings = {"gcs.service.host": f"http://127.0.0.1:{guard.port}"}
-    return storage_for("gs://bucket/wh", {**settings, "gcs.oauth2.token-file": str(secret)})
+    return open_storage("gs://bucket/wh", {**settings, "gcs.oauth2.token-file": str(secret)})
 
 
 @pytest.mark.parametrize("store", [azure, google])

@@ -13,7 +13,7 @@ from kit.tables import tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, OffsetRange, SchemaMismatchError
 from streamhouse_spark.expressions.filters import Projection, parse_filter
 from streamhouse_spark.lake.parquet import clustering
-from streamhouse_spark.lake.parquet.file_writer import parse_cluster_mark
+from streamhouse_spark.lake.parquet.file_writer import parse_clustered_file_name
 from streamhouse_spark.lake.parquet.reader import has_whole_footer
 from streamhouse_spark.lake.types import CompactReport
 from streamhouse_spark.table.maintenance import lake as lake_maintenance
@@ -138,7 +138,7 @@ def test_buckets_and_partitions_are_clustered_apart(wh):
     table.lake.optimize("a")
     assert lake_rows(table) == rows
     assert by_offset(table) == offsets
-    assert all(parse_cluster_mark(path) for path in table.lake.files()["file_path"].to_pylist())
+    assert all(parse_clustered_file_name(path) for path in table.lake.files()["file_path"].to_pylist())
 
 
 def test_a_filter_chooses_partitions(wh):
@@ -171,7 +171,9 @@ def test_files_have_footers_with_checksums(table):
     table.lake.optimize("a")
     lake = table.open_lake()
     paths = table.lake.files()["file_path"].to_pylist()
-    assert all(parse_cluster_mark(path) and has_whole_footer(lake.binding.files_at(path), path) for path in paths)
+    assert all(
+        parse_clustered_file_name(path) and has_whole_footer(lake.binding.files_at(path), path) for path in paths
+    )
 
 
 def test_deleted_rows_are_left_behind(wh, table):
@@ -239,7 +241,7 @@ def test_others_write_the_groups_and_some_of_them_twice(wh):
         for text in [pickle.dumps((group, writer)) for group in groups]:
             for _ in range(2):  # an attempt whose answer is lost, and another one
                 group, elsewhere = pickle.loads(text)
-                written = elsewhere.written(group, table.storage, table.settings, table.world)
+                written = elsewhere.write_group(group, table.storage, table.settings, table.world)
             found.append(written)
             asked.append(group.num_rows)
         return found
@@ -256,7 +258,7 @@ def test_nothing_is_committed_where_others_fail(table):
     before = table.lake.newest()
 
     def run(groups, writer):
-        writer.written(groups[0], table.storage, table.settings, table.world)
+        writer.write_group(groups[0], table.storage, table.settings, table.world)
         raise OSError("cancelled")
 
     with pytest.raises(OSError, match="cancelled"):

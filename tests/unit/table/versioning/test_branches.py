@@ -9,7 +9,7 @@ import pytest
 from kit.rows import ids
 from kit.tables import tier
 from streamhouse_spark import Warehouse, relocate
-from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMark, ViewDefinition
+from streamhouse_spark.config.table_properties import BRANCH, VIEW, BranchMetadata, ViewDefinition
 from streamhouse_spark.core.warehouse_layout import checkpoint_key
 from streamhouse_spark.errors import (
     CommitConflictError,
@@ -141,7 +141,7 @@ def test_tables_that_cannot_have_branches(wh):
     with pytest.raises(InvalidOptionError, match="expected 'main'"):
         made.fast_forward("b", to="other")
     with pytest.raises(CorruptDataError, match="has the invalid property"):
-        BranchMark.of_properties({BRANCH: "{}"})
+        BranchMetadata.of_properties({BRANCH: "{}"})
 
 
 # -- upkeep -----------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_a_name_without_a_log_is_forgotten(wh, clock, other_process):
 def test_a_creator_that_sleeps_for_days_is_told(wh, clock, other_process, monkeypatch):
     table = new_table(wh, lake=None)
     add(table, 1)
-    begin_history = branches.begin_history
+    begin_history = branches.begin_branch_history
 
     def slept(*given):
         log = begin_history(*given)
@@ -223,7 +223,7 @@ def test_a_creator_that_sleeps_for_days_is_told(wh, clock, other_process, monkey
         return log
 
     with monkeypatch.context() as patch:
-        patch.setattr(branches, "begin_history", slept)
+        patch.setattr(branches, "begin_branch_history", slept)
         with pytest.raises(CommitConflictError, match="took longer than the grace"):
             table.create_branch("b")
     assert table.branches() == []
@@ -269,9 +269,9 @@ def test_older_versions_of_this_package_stop_at_a_branch(wh):
     data = wh.storage.read(checkpoint_key(branch.uuid, number))
     with pytest.raises(FormatVersionError):
         decode_frame("checkpoint", data, "a branch", newest=8)
-    mark = BranchMark("a" * 32, "b", 1)
+    mark = BranchMetadata("a" * 32, "b", 1)
     assert action_to_json(SetProperties({BRANCH: mark.to_text()}), Payload())["type"] == "properties-branch"
-    assert BranchMark.of_properties({BRANCH: mark.to_text()}) == mark
+    assert BranchMetadata.of_properties({BRANCH: mark.to_text()}) == mark
 
 
 def test_a_sealed_branch_is_read_and_dropped(wh):

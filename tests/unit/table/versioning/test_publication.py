@@ -19,7 +19,7 @@ from streamhouse_spark.lake.tiering.record_snapshot import record_latest_snapsho
 from streamhouse_spark.log.actions import Drop
 from streamhouse_spark.log.catalog.branches import publication_id
 from streamhouse_spark.table.versioning import publication
-from streamhouse_spark.write.auto_compaction import merge_inline, merge_small
+from streamhouse_spark.write.auto_compaction import compact_inline_rows, compact_small_segments
 from unit.table.versioning.branched import DAY_MS, add, begun, delete, found, new_table, rows
 
 pytestmark = pytest.mark.parametrize("store", ["memory"], indirect=True)
@@ -155,8 +155,8 @@ def test_the_hot_log_of_a_branch_is_merged_as_that_of_a_table(wh):
     for number in range(10, 20):
         add(branch, number)
     delete(branch, 12)
-    merge_inline(branch)
-    merge_small(branch)
+    compact_inline_rows(branch)
+    compact_small_segments(branch)
     add(branch, 20)
     table.fast_forward("audit")
     assert ids(table) == [*range(6), 10, 11, *range(13, 21)]
@@ -239,7 +239,7 @@ def test_upkeep_of_the_table_is_no_change(wh, clock, upkeep):
         if step == "tier":
             tier(table)
         elif step == "merge":
-            merge_inline(table)
+            compact_inline_rows(table)
         elif step == "maintain":
             clock.advance(9 * DAY_MS)
             table.maintain()

@@ -158,13 +158,13 @@ class TestLogTables:
         table.append(rows(1))
         version, other = table.refresh().version, other_process()
         table.truncate()
-        really = rollback.commit_staged
+        really = rollback.commit_append
 
         def late(*given, **named):
             other.table("d.t").append(rows(9))
             return really(*given, **named)
 
-        monkeypatch.setattr(rollback, "commit_staged", late)
+        monkeypatch.setattr(rollback, "commit_append", late)
         with pytest.raises(CommitConflictError, match="rows were added"):
             table.rollback_to_version(version)
         assert content(table) == [(9, 0)]

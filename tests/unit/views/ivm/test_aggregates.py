@@ -8,10 +8,16 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark.views.ivm.aggregates import Aggregate, IncrementalAggregate
-from streamhouse_spark.views.ivm.delta_sql import Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.delta_sql import DeltaSqlWriter, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import SourceColumns, iter_scans
 from streamhouse_spark.views.ivm.query_parser import build_plan, parse_sql, prune_columns
-from streamhouse_spark.views.ivm.refresh_sql import VALUES_MAX, Statements, build_filter, choose_identity, in_filter
+from streamhouse_spark.views.ivm.refresh_sql import (
+    VALUES_MAX,
+    RefreshStatements,
+    build_filter,
+    choose_identity,
+    in_filter,
+)
 
 SOURCES = {
     "t0": SourceColumns(("id", "cust", "amount", "note"), ("id",), frozenset({"id"})),
@@ -31,7 +37,7 @@ def kinds(select: str, *types: str) -> list[str] | None:
     root = plan(f"SELECT {select} FROM db.t GROUP BY cust")
     found = dict(zip(root.columns, types, strict=True)) | dict.fromkeys((*root.child.columns, *root.groups), "int")
     names = tuple(f"n{place}" for place, _ in enumerate(root.columns))
-    added = IncrementalAggregate.of(Statements(root, names, found, choose_identity(root, found)))
+    added = IncrementalAggregate.of(RefreshStatements(root, names, found, choose_identity(root, found)))
     if added is None:
         return None
     return [part.kind if isinstance(part, Aggregate) else "computed" for part in added.parts.values()]
@@ -84,7 +90,7 @@ def test_other_views_are_computed_again(select, types):
 def test_groups_that_the_view_does_not_show_are_computed_again():
     root = plan("SELECT cust, count(*) AS n FROM db.t GROUP BY cust HAVING count(*) > 1")
     types = dict.fromkeys([*root.columns, *root.child.columns], "int")
-    assert IncrementalAggregate.of(Statements(root, ("cust", "n"), types, choose_identity(root, types))) is None
+    assert IncrementalAggregate.of(RefreshStatements(root, ("cust", "n"), types, choose_identity(root, types))) is None
 
 
 def test_a_plan_has_the_columns_that_it_needs():
@@ -142,13 +148,13 @@ def test_statements_read_the_rows_that_are_looked_up():
     """Only beside changes: rows that change sides in a join are judged by all rows."""
     root = plan("SELECT t.note, u.town FROM db.t LEFT JOIN db.u ON t.cust = u.id")
     (use,) = find_indexed_sides(root, {"t0", "t1"}, KEYS)
-    delta = Writer("x_", {"t0", "t1"}, {use}).delta(root)
+    delta = DeltaSqlWriter("x_", {"t0", "t1"}, {use}).delta(root)
     assert delta is not None
     assert f"x_t1_old_by_{use}" in delta
     assert f"x_t1_new_by_{use}" in delta
     assert "FROM x_t1_new)" in delta
     assert "x_t0_old" in delta
-    of_one = Writer("x_", {"t0"}, {use}).delta(root)
+    of_one = DeltaSqlWriter("x_", {"t0"}, {use}).delta(root)
     assert of_one is not None
     assert "FROM x_t1_new)" not in of_one
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamhouse_spark.views.ivm.delta_sql import Writer
+from streamhouse_spark.views.ivm.delta_sql import DeltaSqlWriter
 from streamhouse_spark.views.ivm.logical_plan import (
     FilterProject,
     Join,
@@ -59,13 +59,13 @@ def test_what_did_not_change_falls_away():
     """A delta reads no older version of a source that it does not need, and none of one that did not change."""
     root = plan("SELECT t.a, u.c FROM db.t LEFT JOIN db.u ON t.id = u.id")
     assert source_tables(root) == {"t0", "t1"}
-    delta = Writer("x_", {"t0"}).delta(root)
+    delta = DeltaSqlWriter("x_", {"t0"}).delta(root)
     assert delta is not None
     assert "x_t0_delta" in delta
     assert "x_t1_new" in delta
     assert "_old" not in delta
     assert "x_t1_delta" not in delta
-    assert Writer("x_", set()).delta(root) is None
+    assert DeltaSqlWriter("x_", set()).delta(root) is None
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_a_join_keeps_the_key_of_the_side_whose_rows_find_one(kind, key):
 def test_a_union_casts_what_has_another_type():
     types = {"id": "bigint", "a": "decimal(10,2)", "k": "bigint", "b": "decimal(12,4)"}
     root = typed_plan("SELECT a FROM db.t UNION ALL SELECT b FROM db.u", types, "decimal(12,4)")
-    delta = Writer("x_", {"t0"}).delta(root)
+    delta = DeltaSqlWriter("x_", {"t0"}).delta(root)
     assert "AS decimal(12,4))" in delta
-    assert "CAST" not in Writer("x_", {"t1"}).delta(root)
+    assert "CAST" not in DeltaSqlWriter("x_", {"t1"}).delta(root)
     assert "t1" not in delta
 
 
@@ -185,10 +185,10 @@ def test_a_union_casts_what_has_another_type():
 def test_a_change_of_the_second_part_is_padded_as_the_first_one(left, right, reads_both):
     types = {"id": "bigint", "a": left, "k": "bigint", "b": right}
     root = typed_plan("SELECT a FROM db.t UNION ALL SELECT b FROM db.u", types, left if left == right else "string")
-    delta = Writer("x_", {"t1"}).delta(root)
+    delta = DeltaSqlWriter("x_", {"t1"}).delta(root)
     assert "CAST" not in delta
     assert ("x_t0_new" in delta) is reads_both
-    assert "x_t1" not in Writer("x_", {"t0"}).delta(root)
+    assert "x_t1" not in DeltaSqlWriter("x_", {"t0"}).delta(root)
 
 
 @pytest.mark.parametrize(("left", "right", "of_union", "is_cast"), [
@@ -202,5 +202,5 @@ def test_a_change_of_the_second_part_is_padded_as_the_first_one(left, right, rea
 def test_in_of_a_subquery_compares_texts_as_a_union_has_them(left, right, of_union, is_cast):
     types = {"id": "bigint", "a": left, "k": "bigint", "b": right}
     root = typed_plan("SELECT id FROM db.t WHERE a IN (SELECT b FROM db.u)", types, of_union)
-    text = Writer("x_", {"t0", "t1"}).rows(root, "new")
+    text = DeltaSqlWriter("x_", {"t0", "t1"}).rows(root, "new")
     assert text.count(f"AS {of_union})") == (2 if is_cast else 0)

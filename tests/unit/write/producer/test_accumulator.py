@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamhouse_spark import InvalidOptionError, WriterFullError, WriterStoppedError
-from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, Limits, RecordAccumulator
+from streamhouse_spark.write.producer.accumulator import COLUMN_BYTES, SEND_BYTES, BatchLimits, RecordAccumulator
 
 ONE_BYTES = SEND_BYTES + COLUMN_BYTES + 8
 
@@ -20,7 +20,7 @@ def one(value: int = 1, name: str = "id") -> pa.Table:
 def outbox(
     clock, *, flush_ms=10, flush_bytes=3 * ONE_BYTES, in_flight_bytes_max=6 * ONE_BYTES, stored=None
 ) -> RecordAccumulator:
-    return RecordAccumulator(clock, "sales.events", Limits(flush_ms, flush_bytes, in_flight_bytes_max), stored)
+    return RecordAccumulator(clock, "sales.events", BatchLimits(flush_ms, flush_bytes, in_flight_bytes_max), stored)
 
 
 def put(box, rows=None, sequence=None, *, is_numbered=False, timeout_ms=0):
@@ -78,7 +78,7 @@ def test_a_batch_ends_where_the_columns_change(clock):
 
 @pytest.mark.parametrize(("both", "batches"), [(True, [[1, 2, 3], [4, 5]]), (False, [[1], [2], [3], [4], [5]])])
 def test_rows_and_deletions_go_together_where_the_table_takes_both(clock, both, batches):
-    box = RecordAccumulator(clock, "sales.events", Limits(0, 1 << 20, 1 << 30), None, lambda: both)
+    box = RecordAccumulator(clock, "sales.events", BatchLimits(0, 1 << 20, 1 << 30), None, lambda: both)
     for value, name, is_deletion in [
         (1, "id", False),
         (2, "id", True),

@@ -21,8 +21,8 @@ from streamhouse_spark.datasource.write.frame_schema import merge_columns as add
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
 from streamhouse_spark.expressions.check_constraints import CONSTRAINT, find_constraint_property
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.ddl import PARENTS, TextSize, parse_struct_json
-from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.column_defaults import SqlText
+from streamhouse_spark.schema.ddl import PARENTS, TextLength, parse_struct_json
 from streamhouse_spark.schema.nested_fields import join_path
 from streamhouse_spark.table.alter import make_alter_actions
 from streamhouse_spark.warehouse.process_cache import Connection
@@ -228,7 +228,7 @@ def _preceding_column(position: Any) -> str | None:
 def _parse_column_type(spark_json: str) -> pa.DataType | str:
     """Return the type, or the type's name for CHAR and VARCHAR."""
     name = json.loads(spark_json)
-    if isinstance(name, str) and TextSize.parse(name) is not None:
+    if isinstance(name, str) and TextLength.parse(name) is not None:
         return name
     fields = [{"name": "column", "type": json.loads(spark_json), "nullable": True, "metadata": {}}]
     (column,) = parse_struct_json({"type": "struct", "fields": fields})

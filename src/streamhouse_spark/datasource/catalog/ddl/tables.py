@@ -16,7 +16,7 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import parse_database, parse_table_name
 from streamhouse_spark.datasource.catalog.ddl.databases import is_stored, require_database
 from streamhouse_spark.datasource.rpc_arguments import StructJson, path_of, rows_path_of
-from streamhouse_spark.datasource.spark_literals import is_same_cell, json_values, parse_cell
+from streamhouse_spark.datasource.spark_literals import is_same_json_value, json_values, parse_json_value
 from streamhouse_spark.datasource.spark_schema import EXPRESSION_METADATA, split_defaults
 from streamhouse_spark.datasource.table_definition import PROVIDER, SHOWN_PREFIXES, parse_partitioning
 from streamhouse_spark.dml.overwrite import truncate_partitions as truncate_matching
@@ -29,7 +29,7 @@ from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snaps
 from streamhouse_spark.read.scan_planning import ScanRequest, scan_tiered_snapshot
 from streamhouse_spark.read.snapshot_fallback import InitialSchema, read_with_fallback
 from streamhouse_spark.read.snapshot_reader import read_hot_rows, read_snapshot_rows
-from streamhouse_spark.schema.defaults import SqlText
+from streamhouse_spark.schema.column_defaults import SqlText
 from streamhouse_spark.schema.partitioning import PARTITION_FIELDS
 from streamhouse_spark.schema.table_schema import TableSchema
 from streamhouse_spark.table.drop_partition import drop_partitions as drop_matching
@@ -189,7 +189,9 @@ def partition_values(connection: Connection, args: Mapping[str, Any]) -> Mapping
     )
     columns = sort_rows(partitions, state.partition_by).columns
     rows = zip(*(json_values(column) for column in columns), strict=True)
-    matching_rows = [list(row) for row in rows if all(is_same_cell(row[at], value) for at, value in positions.items())]
+    matching_rows = [
+        list(row) for row in rows if all(is_same_json_value(row[at], value) for at, value in positions.items())
+    ]
     return {"partitions": sorted(matching_rows, key=lambda row: [value is not None for value in row])}
 
 
@@ -221,7 +223,7 @@ def _distinct_partitions(table: TableHandle, snapshot: ReadSnapshot) -> pa.Table
 def _partition_matches(table: TableHandle, state: TableState, partitions: Sequence[Sequence[Any]]) -> PartitionMatches:
     columns = [state.schema.column(name) for name in state.partition_by]
     rows = [
-        {column.name: parse_cell(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
+        {column.name: parse_json_value(cell, column.type) for column, cell in zip(columns, cells, strict=True)}
         for cells in partitions
     ]
     return PartitionMatches.of(rows, state.schema, state.partition_by, table.name)
@@ -255,8 +257,8 @@ def _read_partition_columns(table: TableHandle, snapshot: ReadSnapshot) -> Itera
     yield from read_hot_rows(table, snapshot, columns)
 
 
-def _partition_array(plain: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def _partition_array(raw_values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return the values of a partition column as an array. Plain dates are days, plain timestamps microseconds."""
     if pa.types.is_date32(kind):
-        return pa.array(plain, pa.int32()).cast(kind)
-    return pa.array(plain, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(plain, kind)
+        return pa.array(raw_values, pa.int32()).cast(kind)
+    return pa.array(raw_values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(raw_values, kind)

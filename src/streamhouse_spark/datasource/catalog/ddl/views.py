@@ -13,7 +13,7 @@ from streamhouse_spark.core.types import TablePath
 from streamhouse_spark.core.warehouse_layout import DEFAULT_DATABASE, parse_database
 from streamhouse_spark.datasource.catalog.ddl.databases import database_exists, require_database
 from streamhouse_spark.datasource.rpc_arguments import path_of, table_path
-from streamhouse_spark.log.catalog import names, renaming
+from streamhouse_spark.log.catalog import name_changes, names
 from streamhouse_spark.log.catalog.names import ViewEntry
 from streamhouse_spark.warehouse.process_cache import Connection
 from streamhouse_spark.warehouse.warehouse import Warehouse
@@ -33,7 +33,7 @@ def load_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     """Load a view by name. Raises `TableNotFoundError` (``VIEW_NOT_FOUND``)."""
     path = path_of(args, "read the view")
     storage = connection.warehouse().storage
-    return {"view": asdict(renaming.require_view(storage, path))}
+    return {"view": asdict(name_changes.require_view(storage, path))}
 
 
 def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -42,7 +42,7 @@ def create_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     warehouse = connection.warehouse()
     view = ViewEntry.from_header(args["view"])
     with _existing_database(warehouse, path):
-        renaming.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
+        name_changes.create_view(warehouse.storage, warehouse.world, path, view, replace=bool(args["replace"]))
     return {}
 
 
@@ -50,7 +50,7 @@ def replace_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str
     """Replace a view's query or properties: ALTER VIEW."""
     path = path_of(args, "alter the view")
     warehouse = connection.warehouse()
-    renaming.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
+    name_changes.replace_view(warehouse.storage, warehouse.world, path, ViewEntry.from_header(args["view"]))
     return {}
 
 
@@ -60,7 +60,7 @@ def rename_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str,
     target = table_path(args["to_database"], args["to_table"], "rename the view to")
     warehouse = connection.warehouse()
     with _existing_database(warehouse, target):
-        renaming.rename_view(warehouse.storage, warehouse.world, path, target)
+        name_changes.rename_view(warehouse.storage, warehouse.world, path, target)
     return {}
 
 
@@ -70,7 +70,7 @@ def drop_view(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, A
     warehouse = connection.warehouse()
     if not database_exists(warehouse, path.database):
         return {"dropped": False}
-    return {"dropped": renaming.drop_view(warehouse.storage, warehouse.world, path)}
+    return {"dropped": name_changes.drop_view(warehouse.storage, warehouse.world, path)}
 
 
 @contextmanager

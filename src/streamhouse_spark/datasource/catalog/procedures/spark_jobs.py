@@ -34,7 +34,7 @@ from streamhouse_spark.errors import (
     SnapshotExpiredError,
     StreamhouseError,
 )
-from streamhouse_spark.lake.formats import lake_library
+from streamhouse_spark.lake.formats import require_lake_library
 from streamhouse_spark.lake.parquet.compaction import (
     GroupWriter,
     RewrittenGroup,
@@ -144,9 +144,9 @@ class SparkJobs:
         return self._stream
 
 
-def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_job: bool | None) -> RunGroups | None:
+def make_group_runner(jobs: SparkJobs, table: TableHandle, action: str, *, spark_job: bool | None) -> RunGroups | None:
     """Return a function that writes groups of lake files: in a job, largest first, or in this process if they are
-    small. Returns None if no job may run. ``doing`` is the verb in the job's description.
+    small. Returns None if no job may run. ``action`` is the verb in the job's description.
     """
     if not spark_job and (spark_job is False or not jobs.is_available):
         return None
@@ -157,7 +157,7 @@ def make_group_runner(jobs: SparkJobs, table: TableHandle, doing: str, *, spark_
         if not groups or not jobs.should_run(num_bytes, spark_job=spark_job):
             return here(groups, writer)
         tasks = [encode_group_task(writer, group) for group in sorted(groups, key=lambda group: -group.size_bytes)]
-        description = f"{doing} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
+        description = f"{action} {table.name}: {len(groups)} groups of files, {num_bytes >> 20} MiB"
         return [RewrittenGroup.from_json(result) for result in jobs.results(description, tasks)]
 
     return run
@@ -205,11 +205,11 @@ def _write_files(connection: Connection, task: Mapping[str, Any]) -> Any:
     if "round" in task:
         return run_on_executor(connection, task["round"])
     path, writer_name, group_name = _REWRITE_CLASSES[task["rewrite"]]
-    with lake_library(task["rewrite"].split()[0], "the files to rewrite"):
+    with require_lake_library(task["rewrite"].split()[0], "the files to rewrite"):
         module = import_module(f"streamhouse_spark.lake.{path}")
         writer, group = getattr(module, writer_name), getattr(module, group_name)
         warehouse = connection.warehouse()
-        rewritten = writer.from_json(task["writer"]).written(
+        rewritten = writer.from_json(task["writer"]).write_group(
             group.from_json(task["group"]), warehouse.storage, warehouse.settings, warehouse.world
         )
     return rewritten.to_json()

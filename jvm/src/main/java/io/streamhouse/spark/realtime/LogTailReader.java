@@ -27,7 +27,6 @@ import org.apache.spark.util.TaskCompletionListener;
 /**
  * Reads the rows of the buckets of one task, then follows the commit log and reads the rows that new records append.
  *
- *
  * <p>A record that cannot be read here, or has an action that Python did not list, ends the reader's part of the batch.
  * All readers of the log end at that record, and Python handles it when it plans the next batch.
  */
@@ -64,7 +63,7 @@ final class LogTailReader implements SupportsRealTimeRead<InternalRow> {
     this.store = store;
     this.tail = tail;
     uuid = task.get("uuid").asText();
-    allowedActions = new HashSet<>(Json.toList(task.get("passes")));
+    allowedActions = new HashSet<>(Json.toList(task.get("allowed_actions")));
     isFollowing = task.get("follows").asBoolean();
     nextRecord = task.get("next").asLong();
     attempt = task.get("attempt").isNull() ? null : task.get("attempt").asText();

@@ -58,7 +58,7 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
   @Override
   public Offset initialOffset() {
     JsonNode answer = table.python.call("begin_real_time", newRequest());
-    initialSchema = answer.get("begun");
+    initialSchema = answer.get("initial_schema");
     return new TableStreamOffset(answer.get("offset").toString());
   }
 
@@ -116,10 +116,10 @@ public final class RealTimeStream implements UnprunedStream, SupportsAdmissionCo
     ObjectNode request = newRequest().put("parallelism", parallelism).put("tasks", needed);
     request.put("taken", RealTimeMode.tasksOfEarlierQueries(Math.max(1, needed)));
     request.set("start", Json.parse(start.json()));
-    request.set("begun", initialSchema);
+    request.set("initial_schema", initialSchema);
     request.set("columns", requirement.get("columns"));
-    JsonNode answer = table.python.call("follow_log", request);
-    initialSchema = answer.get("begun");
+    JsonNode answer = table.python.call("plan_real_time_batch", request);
+    initialSchema = answer.get("initial_schema");
     plannedOffset = (ObjectNode) answer.get("offset");
     logConfiguration = logConfiguration(answer);
     batchCount++;

@@ -70,7 +70,7 @@ public class PythonRpc {
   }
 
   private void loadParts(String... parts) {
-    for (String part : parts) this.call("begin", Json.object().put("part", part));
+    for (String part : parts) this.call("warm_up", Json.object().put("part", part));
   }
 
   /** Returns the connector's data source. */

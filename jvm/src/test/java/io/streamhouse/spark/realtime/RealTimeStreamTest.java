@@ -28,19 +28,21 @@ import org.apache.spark.sql.types.StructType;
 import org.junit.jupiter.api.Test;
 
 public class RealTimeStreamTest {
-  public static final Set<String> OPERATIONS = Set.of("begin_real_time", "follow_log", "finish_real_time");
+  public static final Set<String> OPERATIONS = Set.of("begin_real_time", "plan_real_time_batch", "finish_real_time");
   private static final StructType SCHEMA = new StructType().add("id", DataTypes.LongType);
   private static final String START = "{\"offsets\":{\"0\":0,\"1\":0,\"2\":0}}";
   private static final String PLANNED =
       "{\"offsets\":{\"0\":1,\"1\":2,\"2\":3},\"history\":[7,\"a\"],\"truncation\":5}";
 
   private static final String FOLLOWED =
-      "{\"offset\":" + PLANNED + ",\"begun\":\"columns\",\"tasks\":[{\"next\":1},{\"next\":1}],\"file_systems\":[]}";
+      "{\"offset\":"
+          + PLANNED
+          + ",\"initial_schema\":\"columns\",\"tasks\":[{\"next\":1},{\"next\":1}],\"file_systems\":[]}";
 
   private final RecordingRpc calls =
       new RecordingRpc()
-          .answer("begin_real_time", "{\"offset\":" + START + ",\"begun\":\"columns\"}")
-          .answer("follow_log", FOLLOWED);
+          .answer("begin_real_time", "{\"offset\":" + START + ",\"initial_schema\":\"columns\"}")
+          .answer("plan_real_time_batch", FOLLOWED);
 
   private RealTimeStream stream(Map<String, String> options) {
     StreamhouseCatalog catalog =
@@ -69,8 +71,8 @@ public class RealTimeStreamTest {
     InputPartition[] tasks = stream.planInputPartitions(stream.deserializeOffset(start.json()));
     assertEquals(2, tasks.length);
     assertEquals("{\"next\":1}", ((TailedBuckets) tasks[0]).task);
-    assertEquals(Protocol.arguments("follow_log"), calls.argumentNames.get("follow_log"));
-    assertEquals("columns", calls.last.get("begun").asText());
+    assertEquals(Protocol.arguments("plan_real_time_batch"), calls.argumentNames.get("plan_real_time_batch"));
+    assertEquals("columns", calls.last.get("initial_schema").asText());
   }
 
   @Test
@@ -91,7 +93,7 @@ public class RealTimeStreamTest {
     PushdownStream pruned = new PushdownStream(stream, new StructType(), List.of());
     assertEquals(2, pruned.planInputPartitions(stream.deserializeOffset(START)).length);
     assertEquals(0, calls.last.get("columns").size());
-    assertEquals(Protocol.arguments("follow_log"), calls.argumentNames.get("follow_log"));
+    assertEquals(Protocol.arguments("plan_real_time_batch"), calls.argumentNames.get("plan_real_time_batch"));
     PartitionOffset[] reachedOffsets = {reached(0, 10, 9L)};
     assertEquals(10, Json.parse(pruned.mergeOffsets(reachedOffsets).json()).get("offsets").get("0").asInt());
     assertEquals(stream, pruned);

@@ -16,15 +16,15 @@ import pyarrow as pa
 from streamhouse_spark.core import arrow_rows
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.schema import default_values as constants
+from streamhouse_spark.schema import default_expressions as constants
 from streamhouse_spark.schema.conversion import Conversion
-from streamhouse_spark.schema.default_values import Default, DefaultFunction, StatementContext, parse_default
+from streamhouse_spark.schema.default_expressions import Default, DefaultFunction, StatementContext, parse_default
 from streamhouse_spark.schema.table_schema import Column, TableSchema, fit_default
 
 
 @dataclass(frozen=True, slots=True)
 class SqlText:
-    """The expression of a ``DEFAULT`` clause, see `default_values.parse_default`."""
+    """The expression of a ``DEFAULT`` clause, see `default_expressions.parse_default`."""
 
     sql: str
     time_zone: str | None = None
@@ -56,13 +56,13 @@ def _parse_default_value(column: Column, value: Any) -> Default | None:
     is_scalar = isinstance(value, pa.Scalar)
     if value is None or (is_scalar and not value.is_valid):
         return None
-    constants.require_plain(column.type, column.name)
+    constants.require_scalar_type(column.type, column.name)
     if isinstance(value, SqlText):
         return parse_default(value.sql, column.type, column.name, value.time_zone)
     conversion = Conversion("the default values", column.name)
     if is_scalar:
-        return constants.to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
-    return constants.to_json(conversion.from_python([value], column.type)[0], column.name)
+        return constants.constant_to_json(conversion.cast(pa.array([value]), column.type)[0], column.name)
+    return constants.constant_to_json(conversion.from_python([value], column.type)[0], column.name)
 
 
 def evaluate_defaults(schema: TableSchema, context: StatementContext) -> TableSchema:

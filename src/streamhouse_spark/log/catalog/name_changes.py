@@ -58,7 +58,7 @@ class ReplacedTable:
     dropped: Record
     """The record that dropped the table. After it, the name denotes the successor."""
 
-    def last(self, storage: Storage) -> TableState:
+    def last_state(self, storage: Storage) -> TableState:
         """Return the table's last state before the drop. Raises the errors of `state_at`."""
         return state_at(self.log, storage, self.dropped.number - 1)
 
@@ -134,7 +134,7 @@ def update_replaced_name(storage: Storage, world: World, log: CommitLog) -> None
     path = TablePath(database, table)
     pointer = names.resolve(storage, path)
     while pointer.uuid == state.table_uuid:
-        names.point(storage, path, pointer, state.successor, world)
+        names.put_name_pointer(storage, path, pointer, state.successor, world)
         pointer = names.resolve(storage, path)
 
 
@@ -152,7 +152,7 @@ def free_name(storage: Storage, world: World, path: TablePath, pointer: NamePoin
     A damaged table retains its name.
     """
     if pointer.renaming is not None:
-        return names.finish_view_renaming(storage, world, pointer.renaming)
+        return names.abort_view_rename(storage, world, pointer.renaming)
     if pointer.uuid is None:
         return pointer.view is None
     log = CommitLog(storage, pointer.uuid, world)
@@ -181,7 +181,7 @@ def rename(storage: Storage, world: World, log: CommitLog, old: TablePath, new: 
     renamed = _give_name(storage, world, log, new, Rename(str(new)), lambda state: _require_name(state, old))
     if renamed:
         with log_post_commit_errors(logger, "freeing the name", old):  # its pointer no longer counts
-            names.point(storage, old, old_pointer, None, world, moved_to=new)
+            names.put_name_pointer(storage, old, old_pointer, None, world, moved_to=new)
     return renamed
 
 
@@ -214,7 +214,7 @@ def _give_name(
         if pointer.uuid == state.table_uuid:
             state = log.refresh()  # `free_name` has aborted an earlier attempt with this table
             require(state)
-        if not names.point(storage, new, pointer, state.table_uuid, world):
+        if not names.put_name_pointer(storage, new, pointer, state.table_uuid, world):
             continue
         if _commit(log, state, action, require):
             return True
@@ -274,7 +274,7 @@ def create_view(storage: Storage, world: World, path: TablePath, view: ViewEntry
         pointer = names.resolve(storage, path)
         if not (pointer.view is not None and replace) and not free_name(storage, world, path, pointer):
             raise _name_taken_error(storage, path, is_view=names.resolve(storage, path).view is not None)
-        if names.point(storage, path, pointer, None, world, view=view):
+        if names.put_name_pointer(storage, path, pointer, None, world, view=view):
             return
     raise _conflict("creating", path)
 
@@ -285,7 +285,7 @@ def replace_view(storage: Storage, world: World, path: TablePath, view: ViewEntr
         pointer = names.resolve(storage, path)
         if pointer.view is None:
             raise _absent(storage, path, pointer)
-        if names.point(storage, path, pointer, None, world, view=view):
+        if names.put_name_pointer(storage, path, pointer, None, world, view=view):
             return
     raise _conflict("replacing", path)
 
@@ -296,7 +296,7 @@ def drop_view(storage: Storage, world: World, path: TablePath) -> bool:
         pointer = names.resolve(storage, path)
         if pointer.view is None:
             return False
-        if names.point(storage, path, pointer, None, world):
+        if names.put_name_pointer(storage, path, pointer, None, world):
             return True
     raise _conflict("dropping", path)
 
@@ -314,9 +314,9 @@ def rename_view(storage: Storage, world: World, old: TablePath, new: TablePath) 
         if old == new or not free_name(storage, world, new, target):
             raise _name_taken_error(storage, new, is_view=target.view is not None)
         renaming = ViewRename(str(old), pointer.number + 1, world.ids.new_uuid())
-        if not names.point(storage, new, target, None, world, view=pointer.view, renaming=renaming):
+        if not names.put_name_pointer(storage, new, target, None, world, view=pointer.view, renaming=renaming):
             continue
-        if names.point(storage, old, pointer, None, world, moved_to=new, attempt=renaming.attempt):
+        if names.put_name_pointer(storage, old, pointer, None, world, moved_to=new, attempt=renaming.attempt):
             return
     raise _conflict("renaming", old)
 
@@ -346,5 +346,5 @@ def _absent(storage: Storage, path: TablePath, pointer: names.NamePointer) -> Ta
     )
 
 
-def _conflict(doing: str, path: TablePath) -> CommitConflictError:
-    return CommitConflictError(f"{doing} the view {path} lost {RACES_MAX} races for its name; retry")
+def _conflict(operation: str, path: TablePath) -> CommitConflictError:
+    return CommitConflictError(f"{operation} the view {path} lost {RACES_MAX} races for its name; retry")

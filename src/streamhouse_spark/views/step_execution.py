@@ -26,9 +26,9 @@ from streamhouse_spark.table.refresh_commit import RefreshStep
 from streamhouse_spark.table.table import Table
 from streamhouse_spark.views import local_executor
 from streamhouse_spark.views.ivm.aggregates import EXISTS, RECOMPUTE, IncrementalAggregate, group_column, old_name
-from streamhouse_spark.views.ivm.delta_sql import ONE, IndexedSide, Writer, find_indexed_sides
+from streamhouse_spark.views.ivm.delta_sql import ONE, DeltaSqlWriter, IndexedSide, find_indexed_sides
 from streamhouse_spark.views.ivm.logical_plan import Group, Node, Scan, iter_scans
-from streamhouse_spark.views.ivm.refresh_sql import COUNT, IS_DELETED, KEY, Statements, build_filter
+from streamhouse_spark.views.ivm.refresh_sql import COUNT, IS_DELETED, KEY, RefreshStatements, build_filter
 from streamhouse_spark.views.local_reads import (
     LocalChanges,
     columns_to_read,
@@ -50,7 +50,7 @@ ViewChanges = tuple[pa.Table, pa.ChunkedArray]
 logger = logging.getLogger(__name__)
 
 
-class RefreshStepRun:
+class StepExecution:
     """The computation of a refresh step. Call `close` to drop its temporary views."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RefreshStepRun:
         self._view, self._definition, self._plans = view, definition, plans
         self._sources, self._step = sources, step
         self._parsed = plans.parse(view.name, definition.query)
-        self._relations = new_relations(spark, self._parsed, sources)
+        self._relations = make_temp_views(spark, self._parsed, sources)
         self._relations.begin(step)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class RefreshStepRun:
             states = {name: source.state for name, source in self._sources.items()}
             statements = self._plans.compile(self._view.name, self._definition, states, self._compile)
             if self._step.new.whole_because is not None:
-                whole = statements.full_sql(Writer(self._relations.prefix, frozenset()))
+                whole = statements.full_sql(DeltaSqlWriter(self._relations.prefix, frozenset()))
                 return self._compute_difference(statements, whole)
             inputs = StepInputs(self._relations, self._sources, states, self._step, statements.root)
             if isinstance(statements.root, Group):
@@ -93,7 +93,7 @@ class RefreshStepRun:
                 return self._no_changes()
             return _split_deletes(self._compute_rows(statements, inputs.writer))
 
-    def _compile(self) -> Statements:
+    def _compile(self) -> RefreshStatements:
         return compile_statements(self._relations, self._parsed, self._sources, self._definition.names)
 
     def _no_changes(self) -> ViewChanges:
@@ -121,18 +121,18 @@ class RefreshStepRun:
         text = self._parsed.text_over({name: f"{prefix}{id_}_new" for name, id_ in self._relations.ids.items()})
         fields = self._relations.sql(text).schema.fields
         types = {column: field.dataType.simpleString() for column, field in zip(columns, fields, strict=True)}
-        statements = Statements(Scan("", columns, None, frozenset()), names, types, "bag", is_whole=True)
+        statements = RefreshStatements(Scan("", columns, None, frozenset()), names, types, "bag", is_whole=True)
         rows = f"SELECT * FROM (\n{text}\n) AS q({', '.join(columns)})"
         return self._compute_difference(statements, statements.keyed_rows_sql(rows))
 
-    def _compute_difference(self, statements: Statements, whole: str) -> ViewChanges:
+    def _compute_difference(self, statements: RefreshStatements, whole: str) -> ViewChanges:
         self._relations.sql(whole)  # creates the temporary views that the statement needs
         old = self._relations.at_version(self._view.name, self._view.state.version, "view")
         return _split_deletes(self._relations.sql(statements.difference_sql(whole, old)))
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
-    def _compute_rows(self, statements: Statements, writer: Writer) -> DataFrame:
+    def _compute_rows(self, statements: RefreshStatements, writer: DeltaSqlWriter) -> DataFrame:
         write = statements.bag_net_sql if statements.identity == "bag" else statements.delta_sql
         frame = self._run_over_changes(partial(write, writer))
         assert frame is not None
@@ -148,7 +148,7 @@ class RefreshStepRun:
 
     # -- groups ---------------------------------------------------------------------------------------------------
 
-    def _compute_groups(self, statements: Statements, root: Group, inputs: StepInputs) -> ViewChanges:
+    def _compute_groups(self, statements: RefreshStatements, root: Group, inputs: StepInputs) -> ViewChanges:
         incremental = IncrementalAggregate.of(statements)
         if incremental is not None:
             try:
@@ -180,7 +180,7 @@ class RefreshStepRun:
         is_delete = pa.chunked_array([*is_delete.chunks, *is_also_delete.chunks], pa.bool_())
         return pa.concat_tables([rows, recomputed]), is_delete
 
-    def _merge_with_spark(self, incremental: IncrementalAggregate, writer: Writer) -> pa.Table | None:
+    def _merge_with_spark(self, incremental: IncrementalAggregate, writer: DeltaSqlWriter) -> pa.Table | None:
         """Return the rows of `IncrementalAggregate.merge_sql`, or None if nothing changed."""
         frame = self._run_over_changes(partial(incremental.changes_sql, writer))
         if frame is None or not (changes := frame.toArrow()).num_rows:
@@ -196,7 +196,7 @@ class RefreshStepRun:
         return self._relations.sql(incremental.merge_sql(self._relations.create("groups", rows, schema))).toArrow()
 
     def _recompute_groups(
-        self, statements: Statements, writer: Writer, groups: pa.Table, schema: StructType
+        self, statements: RefreshStatements, writer: DeltaSqlWriter, groups: pa.Table, schema: StructType
     ) -> ViewChanges:
         if not groups.num_rows:
             return self._no_changes()
@@ -206,7 +206,7 @@ class RefreshStepRun:
         return self._to_view_schema(rows), is_delete
 
 
-def new_relations(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
+def make_temp_views(spark: SparkSession, parsed: ParsedQuery, sources: Mapping[str, Table]) -> TempViews:
     """Return temporary views whose names no other refresh uses."""
     keyed = {name: bool(source.state.primary_key) for name, source in sources.items()}
     prefix = f"streamhouse_{World().ids.new_uuid().replace('-', '')}_"
@@ -240,9 +240,9 @@ class _SourceChanges:
 class StepInputs:
     """Inputs of a step. The driver reads small sets of changes and looks up rows, and Spark reads everything else."""
 
-    writer: Writer
+    writer: DeltaSqlWriter
     """Generates statements over all inputs."""
-    local: local_executor.LocalRows
+    local: local_executor.LocalInputs
     """The rows that the driver has read."""
 
     def __init__(
@@ -267,8 +267,8 @@ class StepInputs:
             if (rows := self._look_up(use, side, changes)) is not None
         }
         net_changes = {self._ids[name]: change.net for name, change in changes.items()}
-        self.local = local_executor.LocalRows(changed, net_changes, looked_up)
-        self.writer = Writer(relations.prefix, frozenset(changed), frozenset(looked_up))
+        self.local = local_executor.LocalInputs(changed, net_changes, looked_up)
+        self.writer = DeltaSqlWriter(relations.prefix, frozenset(changed), frozenset(looked_up))
 
     def _read_changes(self, root: Node) -> dict[str, _SourceChanges]:
         """Read the changes of the sources that have few changes."""

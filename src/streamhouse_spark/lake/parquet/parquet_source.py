@@ -17,8 +17,8 @@ EXPECTED_BYTES_MAX: Final = 256 << 20
 class ParquetSource(pq.ParquetFile):  # type: ignore[misc]
     """Arrow's reader of a file, together with its source."""
 
-    def __init__(self, source: pa.NativeFile, **how: Any) -> None:
-        super().__init__(source, **how)
+    def __init__(self, source: pa.NativeFile, **options: Any) -> None:
+        super().__init__(source, **options)
         self._source = source
 
     def batches(

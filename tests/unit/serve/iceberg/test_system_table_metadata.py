@@ -10,9 +10,9 @@ from kit.iceberg_documents import rows_of
 from kit.serving import http_client, served
 from streamhouse_spark import InvalidOptionError, TableNotFoundError, Warehouse
 from streamhouse_spark.serve.app import make_app
-from streamhouse_spark.serve.iceberg import system_metadata
-from streamhouse_spark.serve.iceberg.served_tables import VirtualTables
-from streamhouse_spark.serve.iceberg.system_metadata import PAUSE_MS, SYSTEM_SUFFIXES, SystemDocuments
+from streamhouse_spark.serve.iceberg import system_table_metadata
+from streamhouse_spark.serve.iceberg.served_tables import ServedTables
+from streamhouse_spark.serve.iceberg.system_table_metadata import PAUSE_MS, SYSTEM_SUFFIXES, SystemTableMetadata
 from streamhouse_spark.storage.memory import MemoryStorage
 
 GRACE_MS = 600_000
@@ -36,7 +36,7 @@ def test_each_of_them_is_the_table_of_its_name(warehouse, suffix, lake):
     properties = {"table.datalake.format": lake}
     table = warehouse.create_table("s.t", "id BIGINT, day INT", partition_by=["day"], buckets=2, properties=properties)
     table.append([{"id": 1, "day": 1}, {"id": 2, "day": 2}])
-    document = SystemDocuments().newest(table, suffix)
+    document = SystemTableMetadata().latest_metadata(table, suffix)
     found = rows_of(warehouse.storage, document)
     expected = warehouse.view(f"s.t${suffix}").to_arrow().to_pylist()
     assert sorted(found, key=str) == sorted(expected, key=str)
@@ -44,24 +44,24 @@ def test_each_of_them_is_the_table_of_its_name(warehouse, suffix, lake):
 
 
 def test_a_document_is_made_again_once_the_table_moved_on(warehouse, table, clock):
-    documents = SystemDocuments(grace_ms=GRACE_MS)
-    first = documents.newest(table, "history")
-    assert documents.newest(table, "history") is first
+    documents = SystemTableMetadata(grace_ms=GRACE_MS)
+    first = documents.latest_metadata(table, "history")
+    assert documents.latest_metadata(table, "history") is first
     table.append([{"id": 3, "day": 1}])
-    assert documents.newest(table, "history") is first, "each costs a few writes: one a second at most"
+    assert documents.latest_metadata(table, "history") is first, "each costs a few writes: one a second at most"
     clock.advance(PAUSE_MS)
-    second = documents.newest(table, "history")
+    second = documents.latest_metadata(table, "history")
     assert len(rows_of(warehouse.storage, second)) == len(rows_of(warehouse.storage, first)) + 1
     clock.advance(GRACE_MS)
-    third = documents.newest(table, "history")
+    third = documents.latest_metadata(table, "history")
     assert third.location != second.location, "the folder of the one before may be deleted"
     assert rows_of(warehouse.storage, third) == rows_of(warehouse.storage, second)
 
 
 def test_their_folders_go_after_the_grace_and_the_lake_never_sees_them(warehouse, table, clock):
-    documents, tables = SystemDocuments(grace_ms=GRACE_MS), VirtualTables(warehouse, grace_ms=GRACE_MS)
+    documents, tables = SystemTableMetadata(grace_ms=GRACE_MS), ServedTables(warehouse, grace_ms=GRACE_MS)
     before = set(warehouse.storage.list_names("lake/s/"))
-    document = documents.newest(table, "buckets")
+    document = documents.latest_metadata(table, "buckets")
     assert set(warehouse.storage.list_names("lake/s/")) == before
     assert tables.clean() == []
     assert rows_of(warehouse.storage, document)
@@ -73,24 +73,24 @@ def test_their_folders_go_after_the_grace_and_the_lake_never_sees_them(warehouse
 def test_rows_have_a_bound(warehouse, table, monkeypatch):
     for number in range(5):
         table.append([{"id": number, "day": number}])
-    monkeypatch.setattr(system_metadata, "ROWS_MAX", 3)
-    newest = rows_of(warehouse.storage, SystemDocuments().newest(table, "history"))
+    monkeypatch.setattr(system_table_metadata, "ROWS_MAX", 3)
+    newest = rows_of(warehouse.storage, SystemTableMetadata().latest_metadata(table, "history"))
     assert [row["version"] for row in newest] == [table.state.version - n for n in (2, 1, 0)]
     with pytest.raises(
         InvalidOptionError, match=r"s\.t\$segments has \d+ rows, and an Iceberg catalog shows at most 3"
     ):
-        SystemDocuments().newest(table, "segments")
+        SystemTableMetadata().latest_metadata(table, "segments")
 
 
 @pytest.mark.parametrize("suffix", ["changelog", "binlog", "nothing", "lake$files", "history$x", "../x"])
 def test_others_are_not_there(table, suffix):
     with pytest.raises(TableNotFoundError, match=r"expected s\.t, s\.t\$lake or \$buckets"):
-        SystemDocuments().newest(table, suffix)
+        SystemTableMetadata().latest_metadata(table, suffix)
 
 
 def test_an_unpartitioned_table_serves_no_partitions_table(warehouse):
     with pytest.raises(TableNotFoundError, match=r"there is no s\.u\$partitions"):
-        SystemDocuments().newest(warehouse.create_table("s.u", "id BIGINT"), "partitions")
+        SystemTableMetadata().latest_metadata(warehouse.create_table("s.u", "id BIGINT"), "partitions")
 
 
 def test_system_tables_are_served_over_iceberg_rest(warehouse, table):

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 
 from streamhouse_spark import SchemaMismatchError
 from streamhouse_spark.schema.ddl import parse_type
-from streamhouse_spark.schema.default_values import TEXT_LENGTH_MAX, from_json, parse, to_json, to_sql
+from streamhouse_spark.schema.default_expressions import (
+    TEXT_LENGTH_MAX,
+    constant_from_json,
+    constant_to_json,
+    constant_to_sql,
+    parse_constant,
+)
 
 D = decimal.Decimal
 UTC = dt.UTC
@@ -26,9 +32,9 @@ ALL_TYPES = (
 def parsed(text, kind, time_zone=None):
     """The value that SQL says of a column of this type."""
     data_type = parse_type(kind)
-    found = parse(text, data_type, "c", time_zone)
+    found = parse_constant(text, data_type, "c", time_zone)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    return None if found is None else from_json(found, data_type).as_py()
+    return None if found is None else constant_from_json(found, data_type).as_py()
 
 
 @pytest.mark.parametrize(
@@ -156,16 +162,16 @@ VALUES = {
 def test_what_is_shown_and_what_is_stored_are_read_back(given_value):
     kind, value = given_value
     data_type = parse_type(kind)
-    stored = to_json(pa.scalar(value, data_type), "c")
+    stored = constant_to_json(pa.scalar(value, data_type), "c")
     assert json.loads(json.dumps(stored, allow_nan=False)) == stored
-    shown = to_sql(stored, data_type)
+    shown = constant_to_sql(stored, data_type)
     assert "\n" not in shown
-    assert parse(shown, data_type, "c") == stored
-    back = from_json(stored, data_type).as_py()
+    assert parse_constant(shown, data_type, "c") == stored
+    back = constant_from_json(stored, data_type).as_py()
     assert back == value or (back != back and value != value)
 
 
 def test_moments_that_no_sql_can_say_are_refused():
     for scalar in (pa.scalar(2**62, pa.int64()).cast(pa.timestamp("us", tz="UTC")), pa.scalar(2**30, pa.date32())):
         with pytest.raises(SchemaMismatchError, match="outside the years 1 to 9999"):
-            to_json(scalar, "c")
+            constant_to_json(scalar, "c")

@@ -1,7 +1,7 @@
-"""System tables as read-only Iceberg documents: ``orders$history``, ``orders$buckets`` and others.
+"""Iceberg metadata of read-only system tables: ``orders$history``, ``orders$buckets`` and others.
 
-A document shows one commit of the table. If the table has new commits, a request builds a new document at another
-location next to the virtual tables, but at most once per `PAUSE_MS`. Documents are deleted after the grace period, with
+Metadata shows one commit of the table. If the table has new commits, a request builds new metadata at another
+location next to the virtual tables, but at most once per `PAUSE_MS`. The files are deleted after the grace period, with
 the virtual tables.
 """
 
@@ -25,59 +25,59 @@ from streamhouse_spark.lake.iceberg.virtual_table import IcebergMetadata
 from streamhouse_spark.log.catalog.names import WarehouseIdentity
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.system_tables import SYSTEM_TABLES, SystemTables
-from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, Document, backdate_snapshots
+from streamhouse_spark.serve.iceberg.served_tables import BACKDATED_MS, ServedMetadata, backdate_snapshots
 from streamhouse_spark.serve.options import GRACE_MS
 from streamhouse_spark.storage.base import Storage
 from streamhouse_spark.table.system_views import PARTITIONS, open_view
 from streamhouse_spark.table.table import Table
 
 PAUSE_MS: Final = 1_000
-"""Stale documents up to this age are reused, because a build costs several writes."""
+"""Stale metadata up to this age is reused, because a build costs several writes."""
 ROWS_MAX: Final = 100_000
-"""Maximum rows of a document. `$history` is limited to the latest rows."""
+"""Maximum rows of a served system table. `$history` is limited to the latest rows."""
 SYSTEM_SUFFIXES: Final = (*SYSTEM_TABLES, PARTITIONS)
 _CACHED_MAX: Final = 1_000
 
 
 @dataclass(slots=True)
-class _CachedDocument:
+class _CachedMetadata:
     lock: threading.RLock = field(default_factory=new_lock)
-    document: Document | None = None
+    metadata: ServedMetadata | None = None
     epoch: int = 0
     made_ms: int = 0
 
 
-class SystemDocuments:
-    """The documents of system tables. Safe for threads: one thread builds a document, and the others wait."""
+class SystemTableMetadata:
+    """The metadata of system tables. Safe for threads: one thread builds the metadata, and the others wait."""
 
     def __init__(self, *, grace_ms: int = GRACE_MS) -> None:
         self._epoch_ms = max(1, grace_ms // 2)
         self._lock = new_lock()
-        self._cache: OrderedDict[tuple[str, str], _CachedDocument] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedMetadata] = OrderedDict()
 
-    def newest(self, table: Table, suffix: str) -> Document:
-        """Return the document of a system table. **Commit point:** the last version of its Iceberg table.
+    def latest_metadata(self, table: Table, suffix: str) -> ServedMetadata:
+        """Return the metadata of a system table. **Commit point:** the last version of its Iceberg table.
 
         Raises `TableNotFoundError` for a suffix that an Iceberg catalog does not show, and `InvalidOptionError` for a
         system table with too many rows.
         """
         self.require_shown(table, suffix)
         with self._lock:
-            entry = self._cache.setdefault((table.uuid, suffix), _CachedDocument())
+            entry = self._cache.setdefault((table.uuid, suffix), _CachedMetadata())
             self._cache.move_to_end((table.uuid, suffix))
             while len(self._cache) > _CACHED_MAX:
                 self._cache.popitem(last=False)
         with entry.lock:
             state, clock = table.refresh(), table.world.clock
             epoch = table.storage.now_ms() // self._epoch_ms
-            document = entry.document
-            is_new = document is not None and (
-                document.version == state.version or clock.boot_ms() - entry.made_ms < PAUSE_MS
+            metadata = entry.metadata
+            is_new = metadata is not None and (
+                metadata.version == state.version or clock.boot_ms() - entry.made_ms < PAUSE_MS
             )
-            if document is None or not is_new or epoch != entry.epoch:
-                document = entry.document = self._write_document(table, state, suffix, epoch)
+            if metadata is None or not is_new or epoch != entry.epoch:
+                metadata = entry.metadata = self._write_table(table, state, suffix, epoch)
                 entry.epoch, entry.made_ms = epoch, clock.boot_ms()
-            return document
+            return metadata
 
     @staticmethod
     def require_shown(table: Table, suffix: str) -> None:
@@ -89,7 +89,7 @@ class SystemDocuments:
             )
 
     @staticmethod
-    def _write_document(table: Table, state: TableState, suffix: str, epoch: int) -> Document:
+    def _write_table(table: Table, state: TableState, suffix: str, epoch: int) -> ServedMetadata:
         rows = _read_rows(table, state, suffix)
         if rows.num_rows > ROWS_MAX:
             raise InvalidOptionError(
@@ -99,7 +99,7 @@ class SystemDocuments:
         name = f"{suffix}-{state.version}-{table.world.ids.new_uuid()}"
         metadata = write_inline_table(table.storage, table.world, virtual_location(state.table_uuid, epoch, name), rows)
         newest_ms = table.world.clock.now_ms() - BACKDATED_MS
-        return Document(
+        return ServedMetadata(
             metadata.location, backdate_snapshots(metadata.metadata.model_dump_json(), newest_ms), state.version
         )
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from streamhouse_spark.core.lazy_dataclass import dataclass
 from streamhouse_spark.errors import InvalidOptionError
-from streamhouse_spark.log.history import require_kept
+from streamhouse_spark.log.history import require_retained_segments
 from streamhouse_spark.log.segments.metadata_columns import CHANGE_TYPE, CHANGES_FIELDS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.scan_planning import Pruning
@@ -67,7 +67,9 @@ class _CommitRows:
         changes = plan_changes(self.table, state, *span, Pruning())
         tasks = tuple(task for task in changes.tasks if not (self.only_appends and task.is_deleted))
         logs = (task.rows for task in tasks if isinstance(task.rows, LogScanTask))
-        require_kept(self.table.log, changes.state, (segment for rows in logs for segment in rows.split.segments))
+        require_retained_segments(
+            self.table.log, changes.state, (segment for rows in logs for segment in rows.split.segments)
+        )
         read = state.schema.of_names(columns, also=state.primary_key)
         plan = ScanPlan(self.table.name, self.table.uuid, read, tasks)
         batches = read_batches(self.table, plan, (CHANGE_TYPE,) if self.only_appends else CHANGES_FIELDS)

@@ -1,14 +1,12 @@
-"""Row changes that Spark passes to the tasks of an UPDATE, DELETE or MERGE, and the rows that the statement read.
+"""The read set of an UPDATE, DELETE or MERGE: the rows that the statement may have read, for conflict detection.
 
-Each inserted, updated or deleted row has the operation, the identity of the row that was read (null for an insert), and
-the table's columns (null for a delete). The read set is derived from the filters that Spark pushed into the statement's
-scan.
+It is derived from the filters that Spark pushed into the statement's scan.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,30 +18,9 @@ from streamhouse_spark.expressions.predicates import Node, family_of, may_match
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.statistics import collect_stats, stats_bounds
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.schema.table_schema import INTERNAL, TableSchema, require_distinct_names
 
-KIND: Final = f"{INTERNAL}kind"
-"""Operation column, set by Java: ``insert``, ``update`` or ``delete``."""
 _SLICES: Final = 64
 """Number of slices of the rows, each with separate bounds."""
-
-
-def read_name(column: str) -> str:
-    """Return the name of the identity column that contains the value of ``column`` that was read."""
-    return f"{INTERNAL}read_{column}"
-
-
-def make_row_delta_schema(schema: TableSchema, identity: Iterable[pa.Field]) -> pa.Schema:
-    """Return the schema of the row changes.
-
-    Raises `SchemaMismatchError` for an older table with a column whose name is now reserved.
-    """
-    read = [pa.field(read_name(field.name), field.type) for field in identity]
-    require_distinct_names(
-        schema.names, [KIND, *(f.name for f in read)], "the row changes of an UPDATE, DELETE or MERGE"
-    )
-    columns = [pa.field(column.name, column.type) for column in schema.columns]
-    return pa.schema([pa.field(KIND, pa.string(), nullable=False), *read, *columns])
 
 
 @dataclass(frozen=True, slots=True)

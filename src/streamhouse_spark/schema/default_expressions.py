@@ -74,7 +74,7 @@ def value_to_json(value: Any) -> Any:
             return value
 
 
-def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
+def constant_from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """Convert JSON to a scalar of a plain type. Raises an error of Python or Arrow for an invalid value."""
     if pa.types.is_decimal(data_type):
         return pa.scalar(decimal.Decimal(value), data_type)
@@ -85,9 +85,9 @@ def from_json(value: Any, data_type: pa.DataType) -> pa.Scalar:
     return pa.scalar(value, data_type)
 
 
-def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
+def constant_to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     """Convert a column default to JSON; null becomes None. Raises `SchemaMismatchError` for an unsupported value."""
-    require_plain(scalar.type, column)
+    require_scalar_type(scalar.type, column)
     value: Constant | None = value_to_json(scalar_to_ticks(scalar))
     if value is None:
         return None
@@ -97,7 +97,7 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
             "write the value in the rows"
         )
     try:
-        to_sql(value, scalar.type)
+        constant_to_sql(value, scalar.type)
     except _DOES_NOT_FIT:
         raise SchemaMismatchError(
             f"the default of column '{column}' is outside the years 1 to 9999; write the value in the rows"
@@ -105,7 +105,7 @@ def to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     return value
 
 
-def require_plain(data_type: pa.DataType, column: str) -> None:
+def require_scalar_type(data_type: pa.DataType, column: str) -> None:
     """Raise `SchemaMismatchError` for a type without constants."""
     if pa.types.is_nested(data_type):
         raise SchemaMismatchError(
@@ -117,10 +117,10 @@ def require_plain(data_type: pa.DataType, column: str) -> None:
 # -- SQL ---------------------------------------------------------------------------------------------------------------
 
 
-def to_sql(value: Constant, data_type: pa.DataType) -> str:
-    """Return the value as a Spark SQL literal, which `parse` can parse."""
+def constant_to_sql(value: Constant, data_type: pa.DataType) -> str:
+    """Return the value as a Spark SQL literal, which `parse_constant` can parse."""
     types = pa.types
-    scalar = from_json(value, data_type)
+    scalar = constant_from_json(value, data_type)
     if types.is_floating(data_type):
         text: str = scalar.cast(pa.string()).as_py()
         name = type_name(data_type).upper()
@@ -142,13 +142,13 @@ def to_sql(value: Constant, data_type: pa.DataType) -> str:
     return str(python_value)
 
 
-def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
+def parse_constant(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Constant | None:
     """Parse the constant of a ``DEFAULT`` clause for a column of this type; None for NULL.
 
     A timestamp without a zone is in ``time_zone``, the name of the session's zone in Spark. Raises
     `SchemaMismatchError` for an expression that is not a literal, and for a value that the type does not hold.
     """
-    require_plain(data_type, column)
+    require_scalar_type(data_type, column)
     literal = text.strip()
     while literal.startswith("(") and literal.endswith(")"):
         literal = literal[1:-1].strip()
@@ -169,7 +169,7 @@ def parse(text: str, data_type: pa.DataType, column: str, time_zone: str | None 
         raise SchemaMismatchError(
             f"column '{column}' of type {type_name(data_type)} cannot have DEFAULT {_shorten(text)}: {reason}"
         ) from None
-    return to_json(scalar, column)
+    return constant_to_json(scalar, column)
 
 
 def _scalar(match: re.Match[str], data_type: pa.DataType, time_zone: str | None, *, is_cast: bool) -> pa.Scalar:
@@ -288,18 +288,18 @@ Default = Constant | DefaultFunction
 
 
 def parse_default(text: str, data_type: pa.DataType, column: str, time_zone: str | None = None) -> Default | None:
-    """Parse the expression of a ``DEFAULT`` clause: one of this module's functions, or a constant as in `parse`.
+    """Parse the expression of a ``DEFAULT`` clause: a function of this module, or a constant as in `parse_constant`.
 
     Raises `SchemaMismatchError` for anything else, and for a function whose type differs from the column's.
     """
-    require_plain(data_type, column)
+    require_scalar_type(data_type, column)
     inner = text.strip()
     while inner.startswith("(") and inner.endswith(")"):
         inner = inner[1:-1].strip()
     call = _CALL.fullmatch(inner)
     name = _SYNONYMS.get(call["name"].lower()) if call is not None else None
     if name is None:
-        return parse(text, data_type, column, time_zone)
+        return parse_constant(text, data_type, column, time_zone)
     _require_type(name, data_type, column)
     return DefaultFunction(name)
 

@@ -15,8 +15,8 @@ from faults.scenarios import LAKE, PAIMON
 from kit.tables import TableCase, tier
 from streamhouse_spark import CommitConflictError, InvalidOptionError, SchemaMismatchError, Table, Warehouse
 from streamhouse_spark.core.clock import Author
-from streamhouse_spark.schema.default_values import StatementContext
-from streamhouse_spark.schema.defaults import SqlText, evaluate_defaults
+from streamhouse_spark.schema.column_defaults import SqlText, evaluate_defaults
+from streamhouse_spark.schema.default_expressions import StatementContext
 from streamhouse_spark.schema.row_conversion import convert_rows
 from streamhouse_spark.schema.table_schema import Column, TableSchema
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from streamhouse_spark import DifferentHistoryError, InvalidOptionError, SchemaMismatchError
-from streamhouse_spark.datasource.scan import changes_scan
+from streamhouse_spark.datasource.scan import changes_clause
 from streamhouse_spark.log.actions import SetSchema
 from streamhouse_spark.schema.table_schema import TableSchema
-from streamhouse_spark.write.auto_compaction import merge_inline
+from streamhouse_spark.write.auto_compaction import compact_inline_rows
 from unit.datasource.scan.scans import Planned, Scans
 
 FAR_US = 4_000_000_000_000_000
@@ -32,11 +32,11 @@ def people(catalog, connection):
 def load(scans: Scans, start: str = "0", end: str | None = None, **more: Any) -> dict[str, Any]:
     asked = {"by": "version", "start": start, "end": end, "includes_start": True, "includes_end": True}
     args = {"database": "sales", "table": "people", "range": asked, "mode": "none", **more}
-    return json.loads(json.dumps(changes_scan.load_changes(scans.connection, args)))
+    return json.loads(json.dumps(changes_clause.load_changes(scans.connection, args)))
 
 
 def asked(scans: Scans, loaded: dict[str, Any], start: Any, until: int | None = None) -> Any:
-    return changes_scan.end_of_changes(
+    return changes_clause.end_of_changes(
         scans.connection, {"snapshot": loaded["snapshot"], "start": start, "until": until}
     )
 
@@ -58,7 +58,7 @@ def batch(scans: Scans, loaded: dict[str, Any], start: Any, end: Any) -> list[di
         "start": start,
         "end": end,
     }
-    reply = changes_scan.plan_batch_of_changes(scans.connection, given)
+    reply = changes_clause.plan_batch_of_changes(scans.connection, given)
     return Planned(scans.connection, json.loads(json.dumps(reply)), planned.schema).rows()
 
 
@@ -87,7 +87,7 @@ def test_a_stream_reads_each_commit_once_whatever_its_batches(people, scans):
     assert asked(scans, loaded, end)["offset"] is None
     both = [*batch(scans, loaded, first(loaded), middle), *batch(scans, loaded, middle, end)]
     assert both == scans.plan(loaded).rows() == batch(scans, loaded, first(loaded), end)
-    merge_inline(people)
+    compact_inline_rows(people)
     people.alter_properties({"comment": "no rows"})
     assert asked(scans, loaded, end)["offset"] is None, "no batch for a commit without changes"
     assert batch(scans, loaded, middle, end) == both[3:], "and a batch that is repeated is the same"

@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 _loads_lazily = False
 
 
-def load_lazily() -> None:
+def disable_preloading() -> None:
     """Import modules only in the calls that need them. For short-lived processes, such as a command."""
     global _loads_lazily  # noqa: PLW0603 - of the whole process
     _loads_lazily = True
 
 
-def load_on_opening(table: TableHandle) -> None:
-    """Call `load_first_calls`, unless this process loads lazily. Errors of reading the table are only logged."""
+def preload_on_open(table: TableHandle) -> None:
+    """Call `preload_modules`, unless this process loads lazily. Errors of reading the table are only logged."""
     if not _loads_lazily:
         with log_post_commit_errors(logger, "importing modules for the first calls", table.name):
-            load_first_calls(table.state)
+            preload_modules(table.state)
 
 
-def load_first_calls(state: TableState) -> None:
+def preload_modules(state: TableState) -> None:
     """Import the modules for appends and reads of a table, and for upserts and lookups of a primary-key table.
 
     The conversion of a Python value makes Arrow import pandas, if it is installed.

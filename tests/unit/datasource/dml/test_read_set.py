@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from streamhouse_spark.datasource.dml.row_delta import ReadSet
+from streamhouse_spark.datasource.dml.read_set import ReadSet
 from streamhouse_spark.log.read_version import ReadVersion
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.float64(), "raw": pa.binary()})

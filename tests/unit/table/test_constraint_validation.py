@@ -19,7 +19,7 @@ from streamhouse_spark import (
 from streamhouse_spark.expressions.check_constraints import parse_checks
 from streamhouse_spark.log import checkpoint as checkpoint_module
 from streamhouse_spark.log.checkpoint import read_checkpoint, write_checkpoint
-from streamhouse_spark.table.add_constraint import ConstraintValidation, RevalidateError
+from streamhouse_spark.table.constraint_validation import ConstraintValidation, RevalidateError
 
 POSITIVE = "table.constraint.positive"
 COLUMNS = "id bigint not null, amount decimal(10,2), note string default 'new'"

@@ -16,7 +16,7 @@ from streamhouse_spark.log.segments.metadata_columns import CHANGES_FIELDS
 from streamhouse_spark.log.state import TableState
 from streamhouse_spark.read.change_feed.planning import commits_between, find_new_commits, require_full_changelog
 from streamhouse_spark.schema.table_schema import require_distinct_names
-from streamhouse_spark.table.change_scans import resolve_version_range
+from streamhouse_spark.table.incremental_scans import resolve_version_range
 from streamhouse_spark.table_handle import TableHandle
 from streamhouse_spark.warehouse.process_cache import Connection
 

@@ -58,7 +58,7 @@ class ServerCounters:
         return [Metric(name, text, "counter", labels, points[name]) for name, (text, labels) in _COUNTERS.items()]
 
 
-def server_measures(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Metric]:
+def make_server_metrics(tables: Sequence[Mapping[str, Any]], counts: ServerCounters) -> list[Metric]:
     """Return the metrics of tables, from their descriptions, and of requests."""
     gauges = [
         Metric(
