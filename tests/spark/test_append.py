@@ -74,7 +74,7 @@ def test_missing_table_names_the_create_table(spark, wh, target):
             "INVALID_OPTION: .*startingOffsets is not supported in write",
         ),
         ("append.target", {"txnAppId": "a"}, "INVALID_OPTION: found option txnAppId without txnVersion"),
-        ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE first"),
+        ("append.target", {"overwriteSchema": "true"}, "INVALID_OPTION: .*ALTER TABLE before the write"),
     ],
 )
 def test_a_bad_append_is_refused_before_it_writes(spark, wh, target, name, options, text):
