@@ -676,8 +676,9 @@ class Table(TableHandle, Scannable):
 
         >>> sum(batch.num_rows for batch in orders.tail("earliest", until_ms=0))
         2
-        >>> [batch.to_pylist() for batch in orders.tail("earliest", columns=["id"], filter="amount > 5", until_ms=0)]
-        [[{'id': 1}]]
+        >>> batches = orders.tail("earliest", columns=["id"], filter="amount > 5", until_ms=0)
+        >>> next(batches).to_pylist()
+        [{'id': 1}]
         """
         from streamhouse_spark.read.tail import open_tail
 
