@@ -1,4 +1,4 @@
-"""Tiering rounds with the service's upkeep, one after the other: how long they take, and what piles up.
+"""Tiering rounds with the service's maintenance, one after the other: how long they take, and what piles up.
 
 The clock is simulated, so that graces of a day pass between the rounds of a minute; files are in memory, or in a
 directory for the times.
@@ -61,18 +61,18 @@ class SimulatedTimes(LocalStorage):
 
 @dataclass
 class Rounds:
-    """One table, its upkeep, and the times of its rounds."""
+    """One table, its maintenance, and the times of its rounds."""
 
     storage: Storage
     clock: SimClock
     is_keyed: bool
     pace_ms: int
     table: Table = field(init=False)
-    upkeep: MaintenanceRunner = field(init=False)
+    maintenance: MaintenanceRunner = field(init=False)
     round_ms: list[float] = field(default_factory=list)
     round_cpu_ms: list[float] = field(default_factory=list)
     """Of this process: what others do on the machine at the same time counts for little."""
-    upkeep_ms: list[float] = field(default_factory=list)
+    maintenance_ms: list[float] = field(default_factory=list)
     rows: dict[int, str] = field(default_factory=dict)
     numbers: int = 0
 
@@ -80,7 +80,7 @@ class Rounds:
         warehouse = open_warehouse(self.storage, 0, self.clock)
         how = {"primary_key": ["id"], "buckets": 2} if self.is_keyed else {}
         self.table = warehouse.create_table("t", "id BIGINT NOT NULL, text STRING", properties=PROPERTIES, **how)
-        self.upkeep = MaintenanceRunner(self.clock.boot_ms())
+        self.maintenance = MaintenanceRunner(self.clock.boot_ms())
 
     def run(self, num_rounds: int) -> None:
         for _ in range(num_rounds):
@@ -93,9 +93,9 @@ class Rounds:
             assert len(report.snapshots) == 1
             self.round_ms.append((ended - began) * 1000)
             self.clock.advance(self.pace_ms)
-            self.upkeep.add_rounds(1)
-            self.upkeep.run(table, self.clock.boot_ms())
-            self.upkeep_ms.append((time.perf_counter() - ended) * 1000)
+            self.maintenance.add_rounds(1)
+            self.maintenance.run(table, self.clock.boot_ms())
+            self.maintenance_ms.append((time.perf_counter() - ended) * 1000)
 
     def _write(self) -> None:
         first = self.numbers
@@ -132,7 +132,7 @@ class Rounds:
         return (
             f"median of the first 50 rounds {first:.1f} ms, of the last 50 {last:.1f} ms ({last / first:.2f} times); "
             f"in CPU time {first_cpu:.1f} and {last_cpu:.1f} ms ({last_cpu / first_cpu:.2f} times); "
-            f"upkeep {statistics.mean(self.upkeep_ms):.0f} ms a round, {max(self.upkeep_ms):.0f} ms at most"
+            f"maintenance {statistics.mean(self.maintenance_ms):.0f} ms a round, {max(self.maintenance_ms):.0f} ms at most"
         )
 
 

@@ -197,7 +197,7 @@ def _make_task(connection: Connection, plan: DeltaJoinPlan, side: SideName, key:
 def _make_lookups(
     tables: Mapping[str, Table], delta: DeltaPlan, side: SideName, offsets: Mapping[int, OffsetRange]
 ) -> JoinLookups:
-    """Return lookups that read the logs to their end, and the log of ``side`` at least up to ``offsets``."""
+    """Return lookups that refresh their table on each call, and require that ``side`` contains ``offsets``."""
     columns = {"left": delta.columns_of("left"), "right": delta.columns_of("right"), "target": delta.target_key}
     lookup_by_table = {
         name: partial(

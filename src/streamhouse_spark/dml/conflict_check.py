@@ -19,11 +19,7 @@ from streamhouse_spark.log.group_commit import CommitResult
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.lake_row_ids import (
-    require_located,
-    require_same_files,
-    retry_with_relocated_rows,
-)
+from streamhouse_spark.read.lake_row_ids import require_located, require_same_files, retry_with_relocated_rows
 from streamhouse_spark.table_handle import TableHandle
 
 

@@ -28,11 +28,7 @@ from streamhouse_spark.log.deletion_vectors import NO_FILE_ROWS, DeleteRows, Fil
 from streamhouse_spark.log.read_version import ReadVersion
 from streamhouse_spark.log.segments.metadata_columns import ROW_ID
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.lake_row_ids import (
-    RowLocations,
-    locate_row_ids,
-    take_read_version,
-)
+from streamhouse_spark.read.lake_row_ids import RowLocations, locate_row_ids, take_read_version
 from streamhouse_spark.read.read_snapshot import ReadSnapshot, take_latest_snapshot
 from streamhouse_spark.read.scan_executor import read_batches
 from streamhouse_spark.read.scan_planning import Pruning, ScanRequest, plan_scan

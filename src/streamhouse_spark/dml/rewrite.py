@@ -11,10 +11,7 @@ from streamhouse_spark.log.append_commit import make_append_action
 from streamhouse_spark.log.read_version import ReadVersion, changed_since_read_error
 from streamhouse_spark.log.staging import StagedRows
 from streamhouse_spark.log.state import TableState
-from streamhouse_spark.read.lake_row_ids import (
-    NO_ROWS,
-    RowLocations,
-)
+from streamhouse_spark.read.lake_row_ids import NO_ROWS, RowLocations
 from streamhouse_spark.table_handle import TableHandle
 
 

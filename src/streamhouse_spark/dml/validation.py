@@ -88,6 +88,6 @@ def require_matching_rows(choice: OverwriteFilter, rows: pa.Table, name: str) ->
         shown = ", ".join(f"{column} = {to_python(rows.column(column)[place])!r}" for column in columns)
         raise SchemaMismatchError(
             f"table {name}: {int(outside.sum())} of {rows.num_rows} new rows do not match the condition of the "
-            f"overwrite, first row {place} ({shown[:200]}); nothing was written; omit these rows, or widen the "
+            f"overwrite, first row {place} ({shown[:200]}), and nothing was written; remove these rows or widen the "
             "condition"
         )

@@ -27,7 +27,7 @@ _SHOWN_COLUMNS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A constraint: its name, SQL text, and the text parsed for a schema."""
+    """A CHECK constraint: its name, its SQL text, and the condition that is parsed against a schema."""
 
     name: str
     text: str

@@ -13,10 +13,10 @@
     factor := "-" factor | "(" condition ")" | number | 'text' | TRUE | FALSE | NULL | column
           | "CAST" "(" condition "AS" type ")" | function "(" … ")"
 
-Every node of the tree has the type that Spark infers in ANSI mode, and every row has exactly Spark's value or its
-overflow error. Filters of reads, which may keep too many rows, are trees of `predicates` instead.
+Every node of the tree has the type that Spark infers in ANSI mode. Evaluation returns exactly Spark's value, and fails
+where Spark raises an overflow error. Read filters may keep extra rows, and use `predicates` instead.
 
-Only values of one type family are compared. Strings compared with dates and timestamps are converted.
+A comparison requires values of one type family. Strings are converted if they are compared with dates or timestamps.
 """
 
 from __future__ import annotations

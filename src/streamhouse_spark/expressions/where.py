@@ -207,7 +207,7 @@ class _Parser(SqlParser):
             scalar = from_text(value, column.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError) as error:
             raise InvalidOptionError(
-                f"where compares column '{column.name}' of type {column.type} with {quote(value)}, which is not of "
-                f"this type ({str(error).splitlines()[0]})"
+                f"where: cannot compare column '{column.name}' of type {column.type} with {quote(value)} "
+                f"({str(error).splitlines()[0]}); use a literal of the column's type"
             ) from error
         return scalar if pa.types.is_temporal(column.type) else scalar.as_py()

@@ -155,7 +155,7 @@ _applier = _Applier()
 
 
 def finish_apply_queues() -> None:
-    """Apply the queues of all tablets of this process, so that a benchmark includes this work."""
+    """Apply all queued changes of this process to their tablets, so that a benchmark includes this work."""
     _applier.finish()
 
 

@@ -391,7 +391,7 @@ def retained_fields(
 
 
 def find_repeated_names(names: Iterable[str]) -> list[str]:
-    """Describe the names that the lake would have twice."""
+    """Return a description of each name that occurs more than once, ignoring case."""
     folded = [name.casefold() for name in names]
     return [
         f"column '{name}' is duplicated, because another engine added a column with this name; rename or drop it there"

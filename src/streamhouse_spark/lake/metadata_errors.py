@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -91,6 +91,15 @@ def _damaged_error(lake_table: Any, error: Exception) -> CorruptDataError:
     return CorruptDataError(
         f"lake table {lake_table.location}: its metadata has invalid values ({type(error).__name__}: {text}); "
         "restore the metadata, or rebuild the lake from the log (streamhouse retier)"
+    )
+
+
+def absent_snapshot_error(location: str, snapshot_id: int, retained: Sequence[int]) -> SnapshotExpiredError:
+    """Return the error for a snapshot that a lake table does not have. ``retained`` are its snapshots, oldest first."""
+    latest = ", ".join(map(str, retained[-5:])) or "none"
+    return SnapshotExpiredError(
+        f"lake table {location} has no snapshot {snapshot_id}: it expired or never existed; choose a retained snapshot "
+        f"(latest: {latest})"
     )
 
 

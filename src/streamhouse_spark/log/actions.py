@@ -203,7 +203,7 @@ class TieredSnapshot:
     applied_through: int = 0
     """Number of the last record whose deletions are applied to the snapshot; 0 if no record deleted rows."""
     keeps_files: bool = False
-    """Whether this snapshot has, unchanged, all files of other engines in the previously recorded snapshot."""
+    """Whether all files of other engines in the previously recorded snapshot are in this snapshot, unchanged."""
     dropped_without_offsets: int = 0
     """Number of missing rows without offsets, which were dropped with a partition."""
 

@@ -600,9 +600,10 @@ class CommitLog:
         self._history_checked_ms = now_ms
 
     def _has_last_record(self, state: TableState) -> bool:
-        """Return whether the state's last record is stored under the same attempt id, or may be.
+        """Return whether the log still contains the state's last record, with the same attempt id.
 
-        The common case reads only the head of the record: on a local disk this check runs before each commit.
+        True if this cannot be determined, because the record is below the low watermark or damaged. Usually reads only
+        the head of the record, because this check runs before each commit on a local disk.
         """
         newest = state.anchors.newest
         if newest is None or newest.number < self.refresh_low_watermark():

@@ -78,7 +78,7 @@ def find_stored_outcome(
         and None not in (batch.fingerprint, stored_fingerprint)
         and batch.fingerprint != stored_fingerprint
     ):
-        raise _older_checkpoint_error(entry, transaction, table, "a batch of this number with other offsets is stored")
+        raise _older_checkpoint_error(entry, transaction, table, "the stored batch of this number has other offsets")
     return entry
 
 

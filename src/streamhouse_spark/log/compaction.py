@@ -73,7 +73,7 @@ class CompactionRun:
 
 
 def is_inline_merge_due(state: TableState) -> bool:
-    """Return whether the writer of the state's last record should merge. Only every few records are checked."""
+    """Return whether the writer of the last record should merge inline segments. Checked once every few records."""
     if (state.version - 1) % min(INLINE_CHECK_INTERVAL, INLINE_RECORDS_MAX):
         return False
     return has_much_inline(state)

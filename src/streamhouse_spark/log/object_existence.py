@@ -1,4 +1,4 @@
-"""The objects that a state names, and existence checks of staged objects, which a restore of the table may remove."""
+"""Keys of the objects that a state references, and checks that staged objects survived a restore of the table."""
 
 from __future__ import annotations
 

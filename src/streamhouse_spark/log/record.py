@@ -304,7 +304,10 @@ def decode_attempt(data: bytes, where: str) -> str:
 
 
 def _require_valid_actions(record: Record, where: str) -> None:
-    """Raise `CorruptDataError` for a table with too many buckets, before the state gets an entry per bucket."""
+    """Raise `CorruptDataError` if a record creates a table with an invalid number of buckets.
+
+    This check comes before the record is applied, because the state allocates an entry per bucket.
+    """
     for action in record.actions:
         if isinstance(action, Create) and not (
             type(action.num_buckets) is int and 1 <= action.num_buckets <= BUCKET_COUNT_MAX

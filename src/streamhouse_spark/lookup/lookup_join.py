@@ -148,7 +148,7 @@ def require_no_clash(names: Sequence[str], added: Sequence[str], table: str) -> 
     clashes = [name for name in added if name.casefold() in folded]
     if clashes:
         raise InvalidOptionError(
-            f"column '{clashes[0]}' of {table} has the name of another column of the join; set prefix= to rename the "
+            f"column '{clashes[0]}' of {table} conflicts with another column of the join; set prefix= to rename the "
             "table's columns, or omit the column from columns="
         )
 

@@ -258,7 +258,8 @@ def struct_type(fields: list[tuple[str, pa.DataType]]) -> pa.DataType:
     """Create a struct type. Raises `SchemaMismatchError` for no fields, and for case-insensitively duplicate names."""
     if not fields:
         raise SchemaMismatchError(
-            "a struct has no fields, which Parquet cannot store; leave the struct out, or give it a field"
+            "a struct has no fields, expected at least one, because Parquet cannot store an empty struct; add a field "
+            "or remove the struct"
         )
     folded_names: set[str] = set()
     for name, _ in fields:

@@ -94,7 +94,7 @@ def constant_to_json(scalar: pa.Scalar, column: str) -> Constant | None:
     if isinstance(value, str) and len(value) > TEXT_LENGTH_MAX:
         raise SchemaMismatchError(
             f"the default of column '{column}' has {len(value)} characters, expected at most {TEXT_LENGTH_MAX}; "
-            "write the value in the rows"
+            "use a shorter default, or set the value in each row"
         )
     try:
         constant_to_sql(value, scalar.type)

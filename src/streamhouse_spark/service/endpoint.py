@@ -99,7 +99,7 @@ def parse_address(text: str) -> Address:
     host, _, port = text.strip().rpartition(":")
     if port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 1 << 16:
         return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
-    raise InvalidOptionError(f"the address is {text!r}, expected HOST:PORT, such as 127.0.0.1:9464")
+    raise InvalidOptionError(f"invalid address {text!r}, expected HOST:PORT or PORT, such as 127.0.0.1:9464")
 
 
 @contextmanager

@@ -246,7 +246,10 @@ def _unlogged_change(records: Sequence[Record], version: SourceVersion, now: Tab
 
 
 def _lost_only_logged_rows(records: Sequence[Record], version: SourceVersion, now: TableState) -> bool:
-    """Return whether no partition was dropped since the version, so that rounds only applied recorded deletions."""
+    """Return whether the log records every deletion that the lake applied after ``version``.
+
+    That is so if no partition was dropped and the lake was not reset since. False for a table without a lake.
+    """
     if now.lake is None or any(isinstance(action, act.ResetLake) for record in records for action in record.actions):
         return False
     dropped = now.dropped_rows

@@ -55,7 +55,7 @@ class ParsedQuery:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The distinct tables, in an order that depends only on their names."""
+        """The distinct source tables, sorted by name."""
         return tuple(sorted(set(self.tables.values())))
 
     def text_over(self, relations: Mapping[str, str]) -> str:

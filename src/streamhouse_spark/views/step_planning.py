@@ -77,7 +77,10 @@ def choose_step(
 
 
 def covers(lineage: Lineage, goal: Lineage) -> bool:
-    """Return whether ``lineage`` contains all rows of ``goal``, except for rows of tables that were recreated since."""
+    """Return whether each source was read at least up to the offsets of ``goal``.
+
+    A source that is now another table of the same name counts as read.
+    """
     its = {source.name: source for source in lineage.sources}
     return all(
         source.name in its

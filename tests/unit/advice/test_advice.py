@@ -350,7 +350,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     ),
     a_time_before_the_log: Advice("OFFSETS_TRIMMED", r"read the lake as of that time", "read the lake as of that time"),
     a_lake_snapshot_that_is_not_there: Advice(
-        "SNAPSHOT_EXPIRED", r"the latest retained ones are .*choose one of them", "choose one of them"
+        "SNAPSHOT_EXPIRED", "choose a retained snapshot", "choose a retained snapshot"
     ),
 }
 

@@ -127,7 +127,7 @@ ADVICE: dict[Callable[[Place], Case], Advice] = {
     a_consumer_that_does_not_say_where_it_is: Advice(
         "CORRUPT_DATA", "delete it", "or delete it if the consumer is no longer needed", ("paimon",)
     ),
-    a_tag_that_is_not_there: Advice("SNAPSHOT_EXPIRED", "choose one of them", "choose one of them"),
+    a_tag_that_is_not_there: Advice("SNAPSHOT_EXPIRED", "choose a retained snapshot", "choose a retained snapshot"),
     following_a_table_that_is_truncated: Advice(
         "OFFSETS_TRIMMED", "from 'earliest'", "rows that had been read were removed; …"
     ),

@@ -56,9 +56,10 @@ class KeyedRowWriter(DataSourceArrowWriter):
 
     @release_memory_after
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage all rows of a task, or a part of them. Raises the errors of `KeyedStagingPlan.stage`.
+        """Stage the rows of a task, or one part of them. Raises the errors of `KeyedStagingPlan.stage`.
 
-        For a part, changes are not prepared, because another part may contain later rows of the same keys.
+        For a part, only intents are staged. The commit computes the changes, because a later part may contain newer
+        rows with the same keys.
         """
         staging = self._staging
         if not self._has_kinds:

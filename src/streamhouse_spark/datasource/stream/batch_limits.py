@@ -150,11 +150,11 @@ def first_offsets_with(state: TableState, added: AbstractSet[int], lower_bounds:
 
 
 class AddedColumns:
-    """Detects columns that are added to a table while a query reads ``columns`` of the schema at its start.
+    """Detects columns that are added to a table while a query runs.
 
-    The first row with a new column fixes the query's end: in its bucket before that row, in all other buckets at the
-    current end. The restarted query reads all later rows, so the query reaches its end even if writers append
-    continuously.
+    ``columns`` are the columns that the query reads, in the schema at its start. Rows with a new column fix the end of
+    the query: in a bucket with such rows before the first of them, in every other bucket at the current end. The
+    restarted query reads all later rows. The query reaches this end even if writers append continuously.
     """
 
     def __init__(self, initial_state: TableState, columns: tuple[str, ...]) -> None:

@@ -424,7 +424,7 @@ class FileCatalog(MetastoreCatalog):
     def _key(self, identifier: str | Identifier) -> str:
         parts = Catalog.identifier_to_tuple(identifier)
         if len(parts) != 2 or any(not part or "/" in part or part in (".", "..") for part in parts):
-            raise NoSuchTableError(f"found table identifier {identifier!r}, expected <namespace>.<table>")
+            raise NoSuchTableError(f"invalid table identifier {identifier!r}, expected <namespace>.<table>")
         return f"{self._prefix}{parts[0]}/{parts[1]}"
 
     def _location(self, key: str, number: int) -> str:

@@ -223,11 +223,11 @@ def _refs(metadata: TableMetadata) -> dict[str, int]:
 
 
 def remove_orphans(binding: IcebergTableBinding, *, grace_ms: int, dry_run: bool) -> list[str]:
-    """Delete files of the table that are older than ``grace_ms`` and needed by no snapshot. Returns their keys.
+    """Delete files that are older than ``grace_ms`` and that no snapshot references. Returns their keys.
 
-    Retains statistics files of other engines while the metadata references them. Covers only data and metadata folders
-    inside the warehouse. Raises `LakeMismatchError` for another table's lake, and `CommitConflictError` if the table
-    changed concurrently.
+    With ``dry_run``, only returns the keys. Checks the data and metadata folders of a table in the warehouse, and
+    retains statistics files that the metadata references. Raises `LakeMismatchError` if the lake belongs to another
+    table, and `CommitConflictError` if the table changed concurrently.
     """
     table = binding.find()
     if table is None:

@@ -242,7 +242,7 @@ class StorageFileIO(FileIO):
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
-        """Prefetch metadata files that are never rewritten, by location and size, if the store is remote."""
+        """Prefetch immutable metadata files, given as (location, bytes). Does nothing on a local store."""
         inside = ((self.files.key_of(at), size_bytes) for at, size_bytes in files if self.files.holds(at))
         self._ahead |= prefetch_metadata(self.files.storage, inside)
 

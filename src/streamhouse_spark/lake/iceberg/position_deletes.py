@@ -127,7 +127,10 @@ def _statistics(location: str, positions: npt.NDArray[np.int64]) -> dict[str, di
 
 @dataclass(frozen=True, slots=True)
 class KeyIndexProbe:
-    """A key column and its values in the searched keys. Rows with another value need not be encoded as keys."""
+    """A key column and its distinct values in the searched keys.
+
+    A row with another value matches none of these keys, so its key is not encoded.
+    """
 
     index: int
     """Index of the column in the key."""

@@ -38,6 +38,7 @@ from streamhouse_spark.lake.iceberg.schema import (
 )
 from streamhouse_spark.lake.iceberg.snapshots import describe_snapshot, log_time_ms, newest_offsets, offsets_at
 from streamhouse_spark.lake.iceberg.table_binding import IcebergTableBinding
+from streamhouse_spark.lake.metadata_errors import absent_snapshot_error
 from streamhouse_spark.lake.reader import SnapshotScan, column_bounds, file_may_match, projection_of
 from streamhouse_spark.lake.snapshot_properties import latest_possible_times_ms
 from streamhouse_spark.lake.table_spec import LakeTableSpec
@@ -200,11 +201,7 @@ def require_snapshot(metadata: TableMetadata, snapshot_id: int) -> Snapshot:
     snapshot = metadata.snapshot_by_id(snapshot_id)
     if snapshot is None:
         in_commit_order = sorted(metadata.snapshots, key=lambda s: s.sequence_number or 0)
-        shown = ", ".join(str(s.snapshot_id) for s in in_commit_order[-5:]) or "none"
-        raise SnapshotExpiredError(
-            f"lake table {metadata.location} has no snapshot {snapshot_id}: it expired or never existed; the latest "
-            f"retained ones are {shown}; choose one of them"
-        )
+        raise absent_snapshot_error(metadata.location, snapshot_id, [s.snapshot_id for s in in_commit_order])
     return snapshot
 
 

@@ -36,7 +36,7 @@ class StorageFileIO(FileIO):  # type: ignore[misc]
         self._ahead: dict[str, bytes] = {}
 
     def expect(self, files: Iterable[tuple[str, int]]) -> None:
-        """Prefetch metadata files that are never rewritten, by location and size, if the store is remote."""
+        """Prefetch immutable metadata files, given as (location, bytes). Does nothing on a local store."""
         self._ahead |= prefetch_metadata(self.files.storage, ((self.files.key_of(at), size) for at, size in files))
 
     def new_input_stream(self, path: str) -> io.BytesIO:

@@ -164,10 +164,10 @@ class _Part:
 
 
 def encoded_scalar(value: pa.Scalar, field: DataField, role: str) -> bytes | None:
-    """Return Paimon's binary row of a key or partition value, or None for null.
+    """Encode a key or partition value as a Paimon binary row. Returns None for null.
 
-    Raises `LakeMismatchError` for a date or time that Paimon's Python library does not support. Older versions of this
-    package stored such values.
+    Raises `LakeMismatchError` for a date or time that Paimon's Python library does not support. Tables of older
+    versions of this package may contain such values.
     """
     try:
         return encode_field(value.as_py(), field)

@@ -27,6 +27,7 @@ from streamhouse_spark.errors import (
     StorageError,
 )
 from streamhouse_spark.lake.metadata_cache import LruCache
+from streamhouse_spark.lake.metadata_errors import absent_snapshot_error
 from streamhouse_spark.lake.snapshot_properties import COMMIT_PROPERTY, writer_time_ms
 from streamhouse_spark.lake.types import COMMIT_USER
 from streamhouse_spark.storage.base import Storage
@@ -92,11 +93,7 @@ class SnapshotManager:
             match = next((snapshot for snapshot in tagged if snapshot and snapshot.id == snapshot_id), None)
         if match is None:
             self.require_expired(snapshot_id)
-            shown = ", ".join(map(str, self.ids()[-5:])) or "none"
-            raise SnapshotExpiredError(
-                f"lake table {self._table_key} has no snapshot {snapshot_id}: it expired or never existed; the "
-                f"latest retained ones are {shown}; choose one of them"
-            )
+            raise absent_snapshot_error(self._table_key, snapshot_id, self.ids())
         return match
 
     def require_expired(self, snapshot_id: int) -> None:

@@ -205,7 +205,7 @@ class PaimonTableBinding(LakeTableBinding[PaimonTable]):
         try:
             schema = PaimonSchema.from_json(data.decode())
             if schema.id != schema_id or not isinstance(json.loads(data), dict):
-                raise ValueError(f"its id is {schema.id}")
+                raise ValueError(f"found the schema {schema.id}, expected a JSON object of the schema {schema_id}")
         except (ValueError, RuntimeError, TypeError, AttributeError) as error:
             raise CorruptDataError(
                 f"cannot read lake file {key} ({type(error).__name__}: {error}); restore it, "

@@ -1,4 +1,4 @@
-"""Rewrites of data files without some of their rows, in any format: single rows, or those of a dropped partition."""
+"""Copy-on-write deletes of both lake formats: data files are rewritten without single rows or a dropped partition."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: A002 - `filter` is what pyarrow, and so every reader of this package, calls it
-"""Reads of a split of any lake: a plain data file, or primary-key files that are merged to one row per key."""
+"""Reads a split of a lake: one data file, or files of a primary-key table that are merged by key."""
 
 from __future__ import annotations
 

@@ -77,9 +77,9 @@ def _groups_to_read(opened: OpenedSplit, projection: LakeProjection, node: Node,
 def read_rows_at(
     files_at: FilesAt, files: Mapping[str, LakeSplit], runs_at: Mapping[str, OffsetSet], projection: LakeProjection
 ) -> pa.Table:
-    """Return the live rows at positions of whole files. ``files`` and ``runs_at`` have the names of the files as keys.
+    """Return the live rows at positions, which count from the start of the file, not of the split.
 
-    Raises `SnapshotExpiredError` if a file is missing.
+    ``files`` and ``runs_at`` are keyed by file name. Raises `SnapshotExpiredError` if a file is missing.
     """
     parts = [projection.schema.arrow.empty_table()]
     for name, runs in runs_at.items():

@@ -256,7 +256,7 @@ class _ArchiveRound:
     def _runs(
         self, contents: Sequence[PageContent], bucket: int, new_range: OffsetRange | None
     ) -> Iterator[list[Part]]:
-        """Yield the bucket's changes as adjacent parts of segments of one schema."""
+        """Yield the changes of a bucket as runs of adjacent segment parts that share a schema."""
         parts = [(s, s.offsets) for content in contents for s in content.segments if s.bucket == bucket]
         if new_range is not None:
             hot = plan_range(self.state, bucket, new_range).segments

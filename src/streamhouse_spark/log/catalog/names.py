@@ -170,7 +170,7 @@ class NamePointer:
 
 @dataclass(frozen=True, slots=True)
 class DatabasePointer:
-    """The last file of a database, which shows whether the database exists. ``number`` is 0 if there is no file."""
+    """The latest pointer file of a database: whether the database exists. ``number`` is 0 without a file."""
 
     name: str
     number: int

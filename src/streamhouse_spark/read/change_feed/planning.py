@@ -218,7 +218,10 @@ def commits_between(
 
 
 def last_commit_before(storage: Storage, state: TableState, end_us: int) -> int:
-    """Return the last commit before ``end_us``, with times as in `commits_between`; 0 if no such record is retained."""
+    """Return the last commit before ``end_us``, or 0 if no record of such a commit is retained.
+
+    As in `commits_between`, the time of a commit is at most the time of each later record.
+    """
     earliest_ms = state.time_ms
     for record in iter_records_backwards(storage, state):
         earliest_ms = min(earliest_ms, record.time_ms)

@@ -106,7 +106,7 @@ class Aggregate:
                 return [f"COUNT({self.of}) AS {self._count}"]
 
     def value_sql(self) -> str:
-        """Return SQL of the new value, valid if `is_known_sql` is true. A sum of no values is 0."""
+        """Return the SQL of the new value, valid if the condition `is_known_sql` holds. A sum without values is 0."""
         old, inserted, none = self._old, self._inserted, f"CAST(0 AS {self.type})"
         match self.kind:
             case "rows":

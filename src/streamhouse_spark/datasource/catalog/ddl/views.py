@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def views(connection: Connection, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """List views: SHOW VIEWS, and the views in SHOW TABLES."""
+    """List the views of a database for SHOW VIEWS and SHOW TABLES."""
     warehouse = connection.warehouse()
     database = parse_database(args["database"])
     require_database(warehouse, database)

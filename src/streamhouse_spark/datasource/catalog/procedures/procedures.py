@@ -482,7 +482,8 @@ def rollback_to_timestamp(call: Call) -> Rows:
     table = call.table
     if call["timestamp"] < 0:
         raise InvalidOptionError(
-            "timestamp of procedure rollback_to_timestamp is before 1970, expected the time of a commit"
+            "rollback_to_timestamp: timestamp is before 1970, expected a time at or after a retained commit; pass a "
+            "later timestamp"
         )
     return _report_rows(table.rollback_to_timestamp(call["timestamp"] // 1000, dry_run=call["dry_run"]))
 
