@@ -132,7 +132,7 @@ class Rounds:
         return (
             f"median of the first 50 rounds {first:.1f} ms, of the last 50 {last:.1f} ms ({last / first:.2f} times); "
             f"in CPU time {first_cpu:.1f} and {last_cpu:.1f} ms ({last_cpu / first_cpu:.2f} times); "
-            f"maintenance {statistics.mean(self.maintenance_ms):.0f} ms a round, {max(self.maintenance_ms):.0f} ms at most"
+            f"maintenance {statistics.mean(self.maintenance_ms):.0f} ms a round, {max(self.maintenance_ms):.0f} at most"
         )
 
 
