@@ -462,7 +462,7 @@ class _Committing:
         self._staged = staged
 
     def append(self, _rows: object, *, transaction: Transaction | None = None) -> object:
-        return self._table.commit(self._staged, transaction=transaction)
+        return self._table.log_writer.commit(self._staged, transaction=transaction)
 
 
 @contextmanager

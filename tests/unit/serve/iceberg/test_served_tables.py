@@ -334,10 +334,10 @@ def test_calls_that_wait_share_one_look(storage, warehouse, served):
 
     one._build = slow
     with ThreadPoolExecutor(20) as pool:
-        first = pool.submit(one.newest)
+        first = pool.submit(one.latest_metadata)
         assert inside.wait(30)
         table.append(rows(1))
-        others = [pool.submit(one.newest) for _ in range(19)]
+        others = [pool.submit(one.latest_metadata) for _ in range(19)]
         time.sleep(0.2)
         waiting.set()
         found = [other.result().version for other in others]
