@@ -309,13 +309,9 @@ def test_files_that_are_dropped_whole_by_the_newest_spec():
     def by_the_newest(file: Any, spec: Any, schema: Any) -> dict[str, object]:
         return {"land": file.partition[0]}
 
-    def whole(table: Table, chosen: Any) -> int:
-        lake = table.open_lake()
-        tier(table)
-        report = lake.drop_partitions(chosen, below=table.refresh().ends)
-        table_partitions._record_drop(table, table.open_lake())
-        return report.rows
+    def whole(table: Table, chosen: Any) -> table_partitions.DropPartitionReport:
+        return table_partitions._drop_from_lake(table, table.refresh().ends, chosen)
 
-    plants = ((table_partitions, "_delete_rows", whole), (lake_drop, "_partition_values", by_the_newest))
+    plants = ((table_partitions, "_delete_by_offset", whole), (lake_drop, "_partition_values", by_the_newest))
     with patched(*plants), pytest.raises(AssertionError):
         check([("append", [(1, 0, "a"), (2, 1, "b")]), ("tier",), ("layout", ("land",)), ("drop", None, "b")], ())
