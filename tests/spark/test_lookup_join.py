@@ -100,7 +100,7 @@ def test_a_bad_lookup_join_is_refused(spark, wh, customers, items):
         with pytest.raises(error, match=match):
             lookup_join(frame, table, **{"on": "id", "warehouse": wh.url, **options})
 
-    refused(InvalidOptionError, r"column 'name' of joins\.customers has the name .* set prefix=")
+    refused(InvalidOptionError, r"column 'name' of joins\.customers conflicts with .* set prefix=")
     refused(SchemaMismatchError, "no column 'idd'; did you mean 'id'", on={"idd": "id"})
     refused(SchemaMismatchError, "no column 'nope'", on={"id": "nope"})
     refused(SchemaMismatchError, "no column 'nope'", columns=["nope"])

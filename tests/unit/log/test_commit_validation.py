@@ -33,7 +33,7 @@ def test_a_batch_below_the_last_is_an_error_and_not_a_replay(version):
 
 
 def test_another_batch_of_the_same_number_is_an_error():
-    with pytest.raises(DifferentHistoryError, match=r"of this number with other offsets is stored \(commit 9\)"):
+    with pytest.raises(DifferentHistoryError, match=r"of this number has other offsets \(commit 9\)"):
         outcome(5, StreamBatch("another five"))
 
 
