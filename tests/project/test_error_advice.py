@@ -425,6 +425,8 @@ SQL = {
     "start the stream with a new checkpoint",
     "start with a new checkpoint",
     "or add a column of integers",
+    "add a field or remove the struct",
+    "use a shorter default, or set the value in each row",
     "add another column to the key",
     "add a suffix",
     "is not a copy: it was written at this location",
